@@ -263,7 +263,7 @@ func (a *answer) remember(data []byte) {
 	// An answer without an id cannot be asked for again.
 	_ = json.Unmarshal(data, &named)
 	if id := cmp.Or(named.Response.ID, named.ID); id != "" && len(id) <= maxResponseID {
-		a.door.pinned.remember(a.request.tenant, id, a.booking.match.Worker)
+		a.door.responses.Remember(a.request.tenant, id, a.booking.match.Worker)
 	}
 }
 

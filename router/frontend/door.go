@@ -15,6 +15,7 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/drain"
 	"github.com/blockyard-ai/blockyard/internal/metric"
 	"github.com/blockyard-ai/blockyard/router/frontend/admission"
+	"github.com/blockyard-ai/blockyard/router/frontend/memory"
 	"github.com/blockyard-ai/blockyard/router/frontend/session"
 	"github.com/blockyard-ai/blockyard/router/frontend/split"
 	"github.com/blockyard-ai/blockyard/router/metrics"
@@ -27,9 +28,9 @@ type Door struct {
 	log       *zap.Logger
 	transport http.RoundTripper
 	metrics   *metrics.Door
-	deaths    *deaths
-	expected  *expected
-	pinned    *pinned
+	deaths    *memory.Deaths
+	lengths   *memory.Lengths
+	responses *memory.Responses
 	// running holds a token for each request in progress.
 	running chan struct{}
 	// refused counts the requests of tenants and clients that have too many in progress.
@@ -67,7 +68,7 @@ func New(o Options) (*Door, error) {
 	return &Door{
 		sessions: sessions, bodyCounters: counters,
 		bodies: bodies.New(maxReading, o.MaxBodies, counters), queues: queues, options: o, log: o.Log, transport: newTransport(), metrics: o.Router.Metrics().Door,
-		deaths: newDeaths(), expected: newExpected(), pinned: newPinned(),
+		deaths: memory.NewDeaths(), lengths: memory.NewLengths(), responses: memory.NewResponses(),
 		running: make(chan struct{}, o.MaxRequests),
 	}, nil
 }

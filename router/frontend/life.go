@@ -15,6 +15,7 @@ import (
 	"github.com/blockyard-ai/blockyard/router"
 	"github.com/blockyard-ai/blockyard/router/config"
 	"github.com/blockyard-ai/blockyard/router/frontend/admission"
+	"github.com/blockyard-ai/blockyard/router/frontend/memory"
 	"github.com/blockyard-ai/blockyard/router/frontend/openai"
 	"github.com/blockyard-ai/blockyard/router/frontend/session"
 	"github.com/blockyard-ai/blockyard/router/frontend/spans"
@@ -153,10 +154,10 @@ func (d *Door) died(q *request, b *booking, result *outcome) (fatal bool) {
 	if result.reason != reasonDied {
 		return false
 	}
-	n := d.deaths.add(fingerprintOf(q.http.URL.Path, q.client), b.match.Worker, time.Now())
+	n := d.deaths.Add(memory.FingerprintOf(q.http.URL.Path, q.client), b.match.Worker, time.Now())
 	d.log.Warn("worker ended a request without an answer", zap.String("request", q.id), zap.String("worker", b.worker.URL),
 		zap.Int("deaths", n), zap.Error(result.err))
-	return n >= fatalDeaths
+	return n >= memory.FatalDeaths
 }
 
 // Reasons of failed attempts, as metrics have them.
@@ -330,7 +331,7 @@ func (d *Door) finish(q *request) {
 	d.metrics.Answered(q.route.String(), model, r.status)
 	if r.worker != "" {
 		d.metrics.Ended(model, r.worker, time.Since(q.began), r.output)
-		d.expected.learn(q.tenant, model, r.output)
+		d.lengths.Learn(q.tenant, model, r.output)
 		if r.delivered >= 0 && q.promptTokens > 0 {
 			q.cached(d)
 		}

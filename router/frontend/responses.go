@@ -21,7 +21,7 @@ func (d *Door) pinnedResponse(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer leave()
-	at := d.pinned.worker(q.tenant, r.PathValue("id"))
+	at := d.responses.Worker(q.tenant, r.PathValue("id"))
 	var worker *workers.Worker
 	if at != nil {
 		worker, _ = d.options.Workers.Worker(at.ID)

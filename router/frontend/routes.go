@@ -18,6 +18,7 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/bodies"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/router/frontend/admission"
+	"github.com/blockyard-ai/blockyard/router/frontend/memory"
 	"github.com/blockyard-ai/blockyard/router/frontend/openai"
 )
 
@@ -145,7 +146,7 @@ func (d *Door) prepare(ctx context.Context, q *request, budgeted *bodies.Body) *
 		return refused
 	}
 	q.client, q.body = body, body
-	if !d.deaths.empty() && d.deaths.fatal(fingerprintOf(q.http.URL.Path, body), time.Now()) {
+	if !d.deaths.Empty() && d.deaths.Fatal(memory.FingerprintOf(q.http.URL.Path, body), time.Now()) {
 		return (&outcome{}).refusal(ctx, true)
 	}
 	var err error
@@ -162,7 +163,7 @@ func (d *Door) prepare(ctx context.Context, q *request, budgeted *bodies.Body) *
 		q.priorityJump = math.Max(0, -float64(q.parsed.Priority))
 	}
 	if previous := q.parsed.PreviousResponse; previous != "" {
-		at := d.pinned.worker(q.tenant, previous)
+		at := d.responses.Worker(q.tenant, previous)
 		if at == nil && q.tenant != "" {
 			return noResponse() // it may be another tenant's
 		}
@@ -191,7 +192,7 @@ func (d *Door) prepare(ctx context.Context, q *request, budgeted *bodies.Body) *
 	if most := q.served.MaxLen; most > 0 && len(q.prompt.Tokens) > most && q.prompt.Exact {
 		return bad(&openai.FieldError{Field: "prompt", Want: fmt.Sprintf("at most the %d tokens that the model takes", most), Got: fmt.Sprintf("%d tokens", len(q.prompt.Tokens))})
 	}
-	q.expected = d.expected.tokens(q.tenant, q.served.Model, q.parsed.MaxTokens)
+	q.expected = d.lengths.Expected(q.tenant, q.served.Model, q.parsed.MaxTokens)
 	if err := q.edit(); err != nil {
 		return bad(err)
 	}

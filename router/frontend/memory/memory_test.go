@@ -1,4 +1,4 @@
-package frontend
+package memory
 
 import (
 	"strconv"
@@ -23,17 +23,17 @@ func TestDeathsOfEqualRequests(t *testing.T) {
 		"after the restart":  {one, oneDeath, 2},
 		"forgotten long ago": {two, refuseFor, 1},
 	} {
-		d, f := newDeaths(), fingerprintOf("/v1/completions", []byte("{}"))
+		d, f := NewDeaths(), FingerprintOf("/v1/completions", []byte("{}"))
 		for range 3 {
-			if n := d.add(f, one, start); n != 1 {
+			if n := d.Add(f, one, start); n != 1 {
 				t.Fatalf("%d deaths of one worker, want 1", n)
 			}
 		}
 		now := start.Add(second.after)
-		if n := d.add(f, second.worker, now); n != second.want {
+		if n := d.Add(f, second.worker, now); n != second.want {
 			t.Errorf("%s: %d deaths, want %d", name, n, second.want)
 		}
-		if got := d.fatal(f, now); got != (second.want >= fatalDeaths) {
+		if got := d.Fatal(f, now); got != (second.want >= FatalDeaths) {
 			t.Errorf("%s: fatal is %v", name, got)
 		}
 	}
@@ -42,18 +42,18 @@ func TestDeathsOfEqualRequests(t *testing.T) {
 // The expected output is the mean of the tenant's answers, of the model's answers for a tenant without
 // any, and never more than the request allows.
 func TestExpectedOutput(t *testing.T) {
-	e := newExpected()
-	if got := e.tokens("a", "m", 0); got != 0 {
+	e := NewLengths()
+	if got := e.Expected("a", "m", 0); got != 0 {
 		t.Errorf("nothing is known: %d, want 0", got)
 	}
-	if got := e.tokens("a", "m", 64); got != 64 {
+	if got := e.Expected("a", "m", 64); got != 64 {
 		t.Errorf("the limit alone is known: %d, want 64", got)
 	}
 	for range 200 {
-		e.learn("short", "m", 10)
-		e.learn("long", "m", 1000)
+		e.Learn("short", "m", 10)
+		e.Learn("long", "m", 1000)
 	}
-	e.learn("short", "m", 0) // an answer without usage
+	e.Learn("short", "m", 0) // an answer without usage
 	for _, c := range []struct {
 		tenant, model      string
 		limit, least, most int
@@ -61,14 +61,14 @@ func TestExpectedOutput(t *testing.T) {
 		{"short", "m", 0, 10, 10}, {"long", "m", 0, 1000, 1000}, {"long", "m", 300, 300, 300}, {"short", "m", 300, 10, 10},
 		{"new", "m", 0, 400, 600}, {"short", "other", 0, 0, 0},
 	} {
-		if got := e.tokens(c.tenant, c.model, c.limit); got < c.least || got > c.most {
+		if got := e.Expected(c.tenant, c.model, c.limit); got < c.least || got > c.most {
 			t.Errorf("%s of %s, at most %d: %d, want %d..%d", c.tenant, c.model, c.limit, got, c.least, c.most)
 		}
 	}
-	for i := range 2 * maxExpected {
-		e.learn(strconv.Itoa(i), "m", 1)
+	for i := range 2 * maxLengths {
+		e.Learn(strconv.Itoa(i), "m", 1)
 	}
-	if len(e.means) != maxExpected {
-		t.Errorf("%d means are kept, want %d", len(e.means), maxExpected)
+	if len(e.means) != maxLengths {
+		t.Errorf("%d means are kept, want %d", len(e.means), maxLengths)
 	}
 }

@@ -1,4 +1,4 @@
-package frontend
+package memory
 
 import (
 	"container/list"
@@ -14,18 +14,18 @@ const (
 	refuseFor = 10 * time.Minute
 	// maxDeaths bounds the remembered requests. The oldest one is forgotten.
 	maxDeaths = 4096
-	// fatalDeaths is the number of deaths after which a request is refused.
-	fatalDeaths = 2
+	// FatalDeaths is the number of deaths after which a request is refused.
+	FatalDeaths = 2
 	// oneDeath is how long the failures of one request at one worker count as one death:
 	// several clients may have sent the request.
 	oneDeath = 5 * time.Second
 )
 
-// fingerprint identifies a request by its route and body.
-type fingerprint [sha256.Size]byte
+// Fingerprint identifies a request by its route and body.
+type Fingerprint [sha256.Size]byte
 
-// fingerprintOf returns the fingerprint of a request.
-func fingerprintOf(path string, body []byte) (f fingerprint) {
+// FingerprintOf returns the Fingerprint of a request.
+func FingerprintOf(path string, body []byte) (f Fingerprint) {
 	h := sha256.New()
 	h.Write([]byte(path))
 	h.Write([]byte{0})
@@ -34,28 +34,29 @@ func fingerprintOf(path string, body []byte) (f fingerprint) {
 	return f
 }
 
-// deaths remembers the requests that were at a worker when it died. It is safe for
+// Deaths remembers the requests that were at a worker when it died. It is safe for
 // concurrent use.
-type deaths struct {
+type Deaths struct {
 	mu    sync.Mutex
-	known map[fingerprint]*list.Element
+	known map[Fingerprint]*list.Element
 	// order has the *death values, the oldest first.
 	order list.List
 }
 
 // death is one remembered request.
 type death struct {
-	request fingerprint
+	request Fingerprint
 	count   int
 	last    time.Time // of the last death that counted
 	worker  kv.Worker // that died last
 }
 
-func newDeaths() *deaths { return &deaths{known: make(map[fingerprint]*list.Element)} }
+// NewDeaths returns a memory without deaths.
+func NewDeaths() *Deaths { return &Deaths{known: make(map[Fingerprint]*list.Element)} }
 
-// add records that a worker died with a request and returns how many deaths the request has
+// Add records that a worker died with a request and returns how many deaths the request has
 // met so far.
-func (d *deaths) add(f fingerprint, worker kv.Worker, now time.Time) int {
+func (d *Deaths) Add(f Fingerprint, worker kv.Worker, now time.Time) int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.expireLocked(now)
@@ -76,43 +77,43 @@ func (d *deaths) add(f fingerprint, worker kv.Worker, now time.Time) int {
 	return one.count
 }
 
-// fatal reports whether a request was at two workers that died.
-func (d *deaths) fatal(f fingerprint, now time.Time) bool {
+// Fatal reports whether a request was at two workers that died.
+func (d *Deaths) Fatal(f Fingerprint, now time.Time) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.expireLocked(now)
 	e := d.known[f]
-	return e != nil && e.Value.(*death).count >= fatalDeaths
+	return e != nil && e.Value.(*death).count >= FatalDeaths
 }
 
-// empty reports whether nothing is remembered, so that no fingerprint need be computed.
-func (d *deaths) empty() bool {
+// Empty reports whether nothing is remembered, so that no Fingerprint need be computed.
+func (d *Deaths) Empty() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.order.Len() == 0
 }
 
-func (d *deaths) expireLocked(now time.Time) {
+func (d *Deaths) expireLocked(now time.Time) {
 	for e := d.order.Front(); e != nil && now.Sub(e.Value.(*death).last) >= refuseFor; e = d.order.Front() {
 		d.removeLocked(e)
 	}
 }
 
-func (d *deaths) removeLocked(e *list.Element) {
+func (d *Deaths) removeLocked(e *list.Element) {
 	delete(d.known, e.Value.(*death).request)
 	d.order.Remove(e)
 }
 
-// maxExpected bounds the learned pairs of tenant and model. Further pairs use the mean of
+// maxLengths bounds the learned pairs of tenant and model. Further pairs use the mean of
 // their model.
-const maxExpected = 4096
+const maxLengths = 4096
 
 // outputShare is the weight of a new answer in a learned mean.
 const outputShare = 1.0 / 16
 
-// expected learns how many tokens the answers of a tenant and model have. It is safe for
+// Lengths learns how many tokens the answers of a tenant and model have. It is safe for
 // concurrent use.
-type expected struct {
+type Lengths struct {
 	mu    sync.Mutex
 	means map[outputOf]float64
 }
@@ -120,11 +121,12 @@ type expected struct {
 // outputOf names a learned mean. An empty tenant is all tenants of the model.
 type outputOf struct{ tenant, model string }
 
-func newExpected() *expected { return &expected{means: make(map[outputOf]float64)} }
+// NewLengths returns a memory without answers.
+func NewLengths() *Lengths { return &Lengths{means: make(map[outputOf]float64)} }
 
-// tokens returns the expected number of output tokens, at most limit; 0 is unknown. A limit
+// Expected returns the expected number of output tokens, at most limit; 0 is unknown. A limit
 // of 0 is none.
-func (e *expected) tokens(tenant, model string, limit int) int {
+func (e *Lengths) Expected(tenant, model string, limit int) int {
 	e.mu.Lock()
 	mean, ok := e.means[outputOf{tenant, model}]
 	if !ok {
@@ -141,8 +143,8 @@ func (e *expected) tokens(tenant, model string, limit int) int {
 	return n
 }
 
-// learn records that an answer had n tokens.
-func (e *expected) learn(tenant, model string, n int) {
+// Learn records that an answer had n tokens.
+func (e *Lengths) Learn(tenant, model string, n int) {
 	if n <= 0 {
 		return
 	}
@@ -154,57 +156,58 @@ func (e *expected) learn(tenant, model string, n int) {
 	}
 }
 
-func (e *expected) learnLocked(of outputOf, n int) {
+func (e *Lengths) learnLocked(of outputOf, n int) {
 	mean, ok := e.means[of]
 	switch {
 	case ok:
 		e.means[of] = mean + (float64(n)-mean)*outputShare
-	case len(e.means) < maxExpected:
+	case len(e.means) < maxLengths:
 		e.means[of] = float64(n)
 	}
 }
 
-// maxPinned bounds the remembered responses. The oldest one is forgotten.
-const maxPinned = 65536
+// maxResponses bounds the remembered responses. The oldest one is forgotten.
+const maxResponses = 65536
 
-// pinned remembers which worker has a stored response of /v1/responses, and whose it is. It is
+// Responses remembers which worker has a stored response of /v1/responses, and whose it is. It is
 // safe for concurrent use.
-type pinned struct {
+type Responses struct {
 	mu    sync.Mutex
 	known map[string]*list.Element // by the response's id
-	order list.List                // of *pinnedResponse, the oldest first
+	order list.List                // of *response, the oldest first
 }
 
-type pinnedResponse struct {
+type response struct {
 	id, tenant string
 	worker     kv.Worker
 }
 
-func newPinned() *pinned { return &pinned{known: make(map[string]*list.Element)} }
+// NewResponses returns a memory without responses.
+func NewResponses() *Responses { return &Responses{known: make(map[string]*list.Element)} }
 
-// remember records the worker of a tenant's response. The first tenant with an id keeps it:
+// Remember records the worker of a tenant's response. The first tenant with an id keeps it:
 // vLLM lets clients choose ids.
-func (p *pinned) remember(tenant, id string, w kv.Worker) {
+func (p *Responses) Remember(tenant, id string, w kv.Worker) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.known[id] != nil {
 		return
 	}
-	if p.order.Len() == maxPinned {
+	if p.order.Len() == maxResponses {
 		oldest := p.order.Front()
-		delete(p.known, oldest.Value.(*pinnedResponse).id)
+		delete(p.known, oldest.Value.(*response).id)
 		p.order.Remove(oldest)
 	}
-	p.known[id] = p.order.PushBack(&pinnedResponse{id, tenant, w})
+	p.known[id] = p.order.PushBack(&response{id, tenant, w})
 }
 
-// worker returns the worker of a tenant's response; nil when it is not known, or is another
+// Worker returns the worker of a tenant's response; nil when it is not known, or is another
 // tenant's.
-func (p *pinned) worker(tenant, id string) *kv.Worker {
+func (p *Responses) Worker(tenant, id string) *kv.Worker {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if e := p.known[id]; e != nil {
-		if r := e.Value.(*pinnedResponse); r.tenant == tenant {
+		if r := e.Value.(*response); r.tenant == tenant {
 			w := r.worker
 			return &w
 		}
