@@ -238,6 +238,7 @@ static void a_load_overtakes_a_store_that_waits(void)
 	start(&w, 1);
 	fake_gate(w.engine);
 	uint64_t store = add(&w, BY_STORE, 0, 0, 8, fence(&w));
+	settle(&w); /* else the copier may begin the load first */
 	uint64_t load = add(&w, BY_LOAD, 20, 20, 8, 0);
 	CHECK(wait_end(&w).number == load);
 	fake_open();
