@@ -150,8 +150,8 @@ func (s *State) Outgoing(dst []Outgoing, now time.Time) []Outgoing {
 		for more := true; more; {
 			var bookings, progress message
 			bookings, progress, more = o.journal.take()
-			dst = s.appendOutgoing(dst, bookingsSubject(s.cluster, s.router), o, &bookings)
-			dst = s.appendOutgoing(dst, progressSubject(s.cluster, s.router), o, &progress)
+			dst = s.appendOutgoing(dst, bookingsSubject, o, &bookings)
+			dst = s.appendOutgoing(dst, progressSubject, o, &progress)
 		}
 		if st, number, ok := o.journal.state(); due && ok {
 			dst = append(dst, s.stateOf(o, st, number))
@@ -160,12 +160,13 @@ func (s *State) Outgoing(dst []Outgoing, now time.Time) []Outgoing {
 	return dst
 }
 
-func (s *State) appendOutgoing(dst []Outgoing, subject string, o *modelState, m *message) []Outgoing {
+// appendOutgoing appends a message unless it has no changes.
+func (s *State) appendOutgoing(dst []Outgoing, subject func(cluster string, router uint64) string, o *modelState, m *message) []Outgoing {
 	if len(m.changes) == 0 {
 		return dst
 	}
 	m.router, m.model, m.opening = s.router, o.model, o.opening
-	return append(dst, Outgoing{subject, appendMessage(nil, m)})
+	return append(dst, Outgoing{subject(s.cluster, s.router), appendMessage(nil, m)})
 }
 
 // Sent counts messages that were published or could not be.
