@@ -32,7 +32,7 @@ type cluster struct {
 	// cache has, and promptSeconds what the rest takes on a worker of speed 1. They are for the oracle.
 	rate, reuse, promptSeconds float64
 
-	left   int // prompts without an end
+	open   int // measured prompts without an end
 	result Result
 	hist   struct{ ttft, tbt histogram }
 	good   int
@@ -77,7 +77,7 @@ func simulate(s *Scenario, prompts []*prompt, p policy.Policy, seed uint64) (Res
 
 // newCluster returns a cluster with its workers, and with everything that is to happen.
 func newCluster(s *Scenario, prompts []*prompt, p policy.Policy, seed uint64) (*cluster, error) {
-	c := &cluster{scenario: s, policy: p, seed: seed, engines: make(map[kv.Worker]*engine.Engine), numbers: make(map[kv.Owner]uint64), left: len(prompts)}
+	c := &cluster{scenario: s, policy: p, seed: seed, engines: make(map[kv.Worker]*engine.Engine), numbers: make(map[kv.Owner]uint64)}
 	c.count(prompts)
 	for i := range max(1, s.Routers) {
 		r, err := newRouter(c, i)
@@ -96,33 +96,31 @@ func newCluster(s *Scenario, prompts []*prompt, p policy.Policy, seed uint64) (*
 	}
 	for _, p := range prompts {
 		if p.starts {
-			c.clock.At(p.at, func() { c.send(&attempt{c: c, p: p, began: c.clock.Now()}) })
+			c.begin(p, 0)
 		}
 	}
 	c.clock.Every(time.Second, c.second)
 	if s.Synced {
 		c.clock.Every(SyncLag/2, c.exchange)
 	}
-	c.clock.Every(100*time.Millisecond, func() bool { c.herd.sample(c); return !c.over() })
+	c.clock.Every(100*time.Millisecond, func() { c.herd.sample(c) })
 	return c, nil
 }
 
-// run lets everything happen. Sessions that are behind get as long again to end.
+// run lets everything happen until the measured prompts have ended: what comes later changes none of their
+// numbers. Prompts that are behind get as long again to end.
 func (c *cluster) run() {
-	if c.policy.Queue != nil {
-		c.clock.Then = func() {
-			for _, r := range c.routers {
-				r.collect()
-			}
+	c.clock.Then = func() bool {
+		for _, r := range c.routers {
+			r.collect()
 		}
+		return c.err == nil && (c.open > 0 || c.clock.Now() < c.scenario.Duration)
 	}
 	c.clock.Run(2*c.scenario.Duration + time.Minute)
 	for _, r := range c.routers {
 		r.close()
 	}
 }
-
-func (c *cluster) over() bool { return c.left == 0 || c.err != nil }
 
 func (c *cluster) fail(err error) {
 	if c.err == nil {
@@ -178,7 +176,7 @@ func (c *cluster) tokensPerSecond() float64 {
 }
 
 // second is what happens each second: reports and the routers' timed work.
-func (c *cluster) second() bool {
+func (c *cluster) second() {
 	for _, n := range c.nodes {
 		c.report(n.Report())
 	}
@@ -188,9 +186,8 @@ func (c *cluster) second() bool {
 		}
 	}
 	for _, r := range c.routers {
-		r.scheduler.Tick()
+		r.tick()
 	}
-	return !c.over()
 }
 
 // report sends a load report to all routers, over the wire.
@@ -232,15 +229,20 @@ func (c *cluster) happen(e *Event) {
 	}
 }
 
+// begin has a prompt sent at its time, or at t if that is later.
+func (c *cluster) begin(p *prompt, t time.Duration) {
+	c.clock.At(max(p.at, t), func() { c.send(&attempt{c: c, p: p, began: c.clock.Now()}) })
+}
+
 // send routes a prompt and sends it to its worker.
 func (c *cluster) send(a *attempt) {
-	if c.over() {
-		return
-	}
 	a.router = c.routers[c.turn%len(c.routers)]
 	c.turn++
 	a.id = fmt.Sprintf("%s/%d", a.p.id, a.tries)
 	a.measured = a.began >= c.scenario.WarmUp && a.began < c.scenario.Duration
+	if a.measured && a.tries == 0 {
+		c.open++
+	}
 	a.router.route(a.id, a.p, a.submit)
 }
 
@@ -285,14 +287,11 @@ func (a *attempt) onBlock() { _ = a.router.decide.AddOutputBlock(a.id, nil) }
 func (a *attempt) onLast() {
 	c := a.c
 	a.router.decide.Free(a.id)
-	c.left--
-	if c.left == 0 {
-		c.result.Ended = c.clock.Now()
-	}
 	if now := c.clock.Now(); now >= c.scenario.WarmUp && now < c.scenario.Duration {
 		c.result.ServedTokens += a.p.tokens
 	}
 	if a.measured {
+		c.open--
 		c.result.Requests++
 		c.result.Served.add(a.request.Cached)
 		tbt := 0.0
@@ -303,10 +302,11 @@ func (a *attempt) onLast() {
 			c.good++
 		}
 	}
-	for _, next := range append(a.p.forks, a.p.next) {
-		if next != nil {
-			c.clock.At(max(next.at, c.clock.Now()+next.think), func() { c.send(&attempt{c: c, p: next, began: c.clock.Now()}) })
-		}
+	for _, fork := range a.p.forks {
+		c.begin(fork, c.clock.Now()+fork.think)
+	}
+	if next := a.p.next; next != nil {
+		c.begin(next, c.clock.Now()+next.think)
 	}
 }
 
@@ -321,8 +321,10 @@ func (a *attempt) onLost() {
 		a.c.send(retry)
 		return
 	}
-	a.c.result.Failed++
-	a.c.left--
+	if a.measured {
+		a.c.open--
+		a.c.result.Failed++
+	}
 }
 
 // feed tells the routers what a tier stores and removes.
@@ -373,7 +375,7 @@ func (c *cluster) apply(e *kvevent.RouterEvent) {
 // finish returns the numbers of a run that has ended.
 func (c *cluster) finish() Result {
 	r := &c.result
-	r.Unfinished = c.left
+	r.Unfinished = c.open
 	r.TTFTMean, r.TTFTP99 = c.hist.ttft.mean(), c.hist.ttft.quantile(0.99)
 	r.TBTMean, r.TBTP99 = c.hist.tbt.mean(), c.hist.tbt.quantile(0.99)
 	span := (c.scenario.Duration - c.scenario.WarmUp).Seconds()

@@ -12,6 +12,9 @@ type histogram struct {
 	counts [bucketCount]uint32
 	n      uint64
 	sum    float64 // seconds
+	// last is the bucket of lastAdded: requests of one step have the same gap.
+	last      int
+	lastAdded time.Duration
 }
 
 const (
@@ -23,11 +26,13 @@ const (
 var bucketLog = math.Log(bucketFactor)
 
 func (h *histogram) add(d time.Duration) {
-	i := 0
-	if d > shortest {
-		i = min(bucketCount-1, int(math.Log(float64(d)/float64(shortest))/bucketLog))
+	if d != h.lastAdded {
+		h.last, h.lastAdded = 0, d
+		if d > shortest {
+			h.last = min(bucketCount-1, int(math.Log(float64(d)/float64(shortest))/bucketLog))
+		}
 	}
-	h.counts[i]++
+	h.counts[h.last]++
 	h.n++
 	h.sum += d.Seconds()
 }

@@ -1,13 +1,9 @@
 package simulate
 
-import (
-	"time"
-
-	"github.com/blockyard-ai/blockyard/lab/simulate/engine"
-)
+import "github.com/blockyard-ai/blockyard/lab/simulate/engine"
 
 // Result has the numbers of one run. They cover the requests that began after the warm-up and within
-// the duration. Unfinished and the moved bytes cover the whole run.
+// the duration. Preempted, Herd, Balance, Moved and Modes cover the run, which ends with the last of them.
 type Result struct {
 	Requests   int `json:"requests"`
 	Unfinished int `json:"unfinished"`
@@ -31,7 +27,6 @@ type Result struct {
 	Herd    float64        `json:"herd"`
 	Balance float64        `json:"balance"`
 	Moved   engine.Moved   `json:"moved_bytes"`
-	Ended   time.Duration  `json:"-"`
 	Modes   map[string]int `json:"modes"`
 }
 

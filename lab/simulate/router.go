@@ -126,6 +126,14 @@ func (r *router) leave(w kv.Worker) error {
 	return nil
 }
 
+// tick does the timed work. No message between routers is lost, so that none has to ask.
+func (r *router) tick() {
+	r.scheduler.Tick()
+	if r.replica != nil && len(r.replica.Tick(r.cluster.clock.Wall())) > 0 {
+		r.cluster.fail(errAsked)
+	}
+}
+
 // report takes a load report in.
 func (r *router) report(l *kvevent.LoadReport) {
 	if l.Owner.Kind == kv.OwnerWorker {
@@ -200,6 +208,9 @@ func (r *router) route(id string, p *prompt, then func(kv.Worker)) {
 // collect finishes the requests that have got a worker since they waited, in the order of the decisions.
 // Those without a booking come first, by their ids.
 func (r *router) collect() {
+	if r.waiting == nil {
+		return
+	}
 	for n := r.waiting.count - r.scheduler.PendingCount(); n > 0; n = r.waiting.count - r.scheduler.PendingCount() {
 		var all []decided
 		for range n {
@@ -286,11 +297,8 @@ var sharedModel = replica.Model{Name: "model", BlockSize: 64}
 var errAsked = errors.New("a router asked for bookings that no message lost")
 
 // exchange sends the changes of each router's bookings to the others.
-func (c *cluster) exchange() bool {
+func (c *cluster) exchange() {
 	for _, from := range c.routers {
-		if len(from.replica.Tick(c.clock.Wall())) > 0 {
-			c.fail(errAsked)
-		}
 		out := from.replica.Outgoing(nil, c.clock.Wall())
 		if len(out) == 0 {
 			continue
@@ -303,5 +311,4 @@ func (c *cluster) exchange() bool {
 			}
 		})
 	}
-	return !c.over()
 }

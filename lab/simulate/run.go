@@ -9,6 +9,7 @@ import (
 	"os"
 	"runtime"
 	"slices"
+	"sync"
 
 	"golang.org/x/sync/errgroup"
 
@@ -174,26 +175,19 @@ func runScenario(ctx context.Context, s *Scenario, policies []policy.Policy, see
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(runtime.GOMAXPROCS(0))
 	for seed := range seeds {
-		group.Go(func() error {
-			requests, err := s.Load(uint64(seed + 1))
-			if err != nil {
-				return fmt.Errorf("scenario %s, seed %d: %w", s.Name, seed+1, err)
-			}
-			slices.SortStableFunc(requests, func(a, b workload.Request) int { return cmp.Compare(a.At, b.At) })
-			prompts, err := promptsOf(requests, s.Hardware.BlockSize)
-			if err != nil {
-				return fmt.Errorf("scenario %s, seed %d: %w", s.Name, seed+1, err)
-			}
-			for i, p := range policies {
+		load := sync.OnceValues(func() ([]*prompt, error) { return s.prompts(uint64(seed + 1)) })
+		for i, p := range policies {
+			group.Go(func() error {
 				if ctx.Err() != nil {
 					return context.Cause(ctx)
 				}
-				if results[i][seed], err = simulate(s, prompts, p, uint64(seed+1)); err != nil {
-					return err
+				prompts, err := load()
+				if err == nil {
+					results[i][seed], err = simulate(s, prompts, p, uint64(seed+1))
 				}
-			}
-			return nil
-		})
+				return err
+			})
+		}
 	}
 	if err := group.Wait(); err != nil {
 		return Table{}, err
@@ -203,6 +197,19 @@ func runScenario(ctx context.Context, s *Scenario, policies []policy.Policy, see
 		t.Rows = append(t.Rows, Row{p.Name, mean(results[i]), results[i]})
 	}
 	return t, nil
+}
+
+// prompts returns the prompts of a seed, the first one first. Runs share them.
+func (s *Scenario) prompts(seed uint64) ([]*prompt, error) {
+	requests, err := s.Load(seed)
+	if err == nil {
+		slices.SortStableFunc(requests, func(a, b workload.Request) int { return cmp.Compare(a.At, b.At) })
+		var prompts []*prompt
+		if prompts, err = promptsOf(requests, s.Hardware.BlockSize); err == nil {
+			return prompts, nil
+		}
+	}
+	return nil, fmt.Errorf("scenario %s, seed %d: %w", s.Name, seed, err)
 }
 
 // write writes the files of the options.

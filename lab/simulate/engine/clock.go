@@ -4,8 +4,8 @@ import "time"
 
 // Clock is virtual time with the events to come. The zero value starts at 0.
 type Clock struct {
-	// Then is called after each event; nil does nothing.
-	Then func()
+	// Then is called after each event, and ends Run when it returns false. Nil does nothing.
+	Then func() bool
 
 	now    time.Duration
 	events events
@@ -37,26 +37,25 @@ func (c *Clock) At(t time.Duration, do func()) {
 // After calls do after d.
 func (c *Clock) After(d time.Duration, do func()) { c.At(c.now+d, do) }
 
-// Every calls do every d, until do returns false.
-func (c *Clock) Every(d time.Duration, do func() bool) {
+// Every calls do every d.
+func (c *Clock) Every(d time.Duration, do func()) {
 	c.After(d, func() {
-		if do() {
-			c.Every(d, do)
-		}
+		do()
+		c.Every(d, do)
 	})
 }
 
-// Run runs events until none is left or the next one is after until. It returns the number of
-// events.
+// Run runs events until none is left, the next one is after until, or Then returns false. It returns the
+// number of events.
 func (c *Clock) Run(until time.Duration) (n int) {
 	for len(c.events) > 0 && c.events[0].at <= until {
 		e := c.events.pop()
 		c.now = e.at
 		e.do()
-		if c.Then != nil {
-			c.Then()
-		}
 		n++
+		if c.Then != nil && !c.Then() {
+			break
+		}
 	}
 	return n
 }
