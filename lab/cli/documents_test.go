@@ -22,7 +22,7 @@ const repository = "../.."
 func otherPrograms() []string {
 	return []string{
 		"cd", "cut", "exec", "export", "grep", "head", "install", "jobs", "jq", "kill", "man", "mkdir", "openssl", "pip", "printf", "python",
-		"rm", "seq", "sha256sum", "sleep", "source", "sudo", "systemctl", "systemd-sysusers", "umask", "wait", "xxd",
+		"rm", "seq", "sha256sum", "shred", "sleep", "source", "sudo", "systemctl", "systemd-sysusers", "umask", "wait", "xxd",
 		"docker", "envoy", "git", "helm", "kubectl", "nats", "valgrind", "vllm",
 		"curl", "$CONTROL/v1/", "$CONTROL/busy_threshold",
 	}
