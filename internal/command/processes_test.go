@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -21,6 +22,9 @@ func TestMain(m *testing.M) {
 	if os.Getenv(mainVariable) != "" {
 		os.Exit(Product("").Main())
 	}
+	// Under nohup the processes of the tests would inherit that SIGHUP is ignored, and they leave it so. A
+	// signal with a handler is not inherited.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
 	os.Exit(m.Run())
 }
 
