@@ -192,9 +192,12 @@ func (b *MutableBlock) ApplyTokenBlock(tb TokenBlock) error {
 
 // markOwner notes the block's tenant at the slot: the block's bytes may be there, registered or not.
 func (b *MutableBlock) markOwner() {
+	if b.block.Owner == 0 {
+		return
+	}
 	b.pool.mu.Lock()
 	defer b.pool.mu.Unlock()
-	if ref, ok := b.heldLocked(); ok && b.block.Owner != 0 {
+	if ref, ok := b.heldLocked(); ok {
 		b.pool.slots.MarkSlot(ref, b.block.Owner)
 	}
 }

@@ -106,6 +106,9 @@ func (p *Pool) extendLookup(l *lookup) {
 	before := len(l.found)
 	p.matchMoreLocked(l)
 	p.count.Misses -= uint64(len(l.found) - before)
+	if len(l.found) == 0 && l.grown == nil {
+		p.count.LookupTime.Observe(time.Since(l.began))
+	}
 }
 
 // matchMoreLocked extends l.found by the blocks that are resident and that the session may pin,

@@ -85,7 +85,7 @@ for arch in amd64 arm64; do
 		exit 1
 	fi
 done
-if [ -n "$(git status --porcelain --untracked-files=no)" ]; then
+if [ -n "$(git status --porcelain)" ]; then
 	echo "release.sh: the tree has changes: commit them first, because the provenance names commit $commit" >&2
 	exit 1
 fi

@@ -67,7 +67,7 @@ func formSettings() []Setting {
 		{Name: "score_weights", Group: GroupScore, Since: "Blockyard",
 			Flags:   []string{"score-weights"},
 			Env:     []string{"BLOCKYARD_ROUTER_SCORE_WEIGHTS"},
-			Meaning: "Default weights: those of Dynamo (dynamo), or those that were tuned in the simulator (tuned). tuned sets prefill_load_scale to 8, host_cache_hit_weight to 0.95 and disk_cache_hit_weight to 0.5, each unless a flag, variable or field sets it. With cost_formula overlap_weight it sets none.",
+			Meaning: "Default weights: those of Dynamo (dynamo), or those that were tuned in the simulator (tuned). tuned sets prefill_load_scale to 8, host_cache_hit_weight to 0.95 and disk_cache_hit_weight to 0.5, each unless a flag, variable or field sets it; external_cache_hit_weight follows disk_cache_hit_weight as ever. With cost_formula overlap_weight it sets none.",
 			domain:  domain{words: []string{WeightsDynamo, WeightsTuned}}, def: WeightsDynamo, at: func(c *Config) any { return &c.ScoreWeights },
 			noEffect: firstReason(notKVMode, overlapWeightFormula, unless((*Config).tuned, "prefill_load_scale, host_cache_hit_weight and disk_cache_hit_weight have Dynamo's defaults"))},
 		{Name: "score", Group: GroupScore, Since: "Blockyard",

@@ -91,7 +91,7 @@ func (c *Command) compareVersions() {
 	oldest, newest := order[0], order[len(order)-1]
 	id, change := "versions-differ", "end the upgrade: replace the parts of "+oldest.String()+"; docs/upgrade.md"
 	if !oldest.worksWith(newest) {
-		id, change = "versions-apart", "replace the parts of "+oldest.String()+" by the release before "+newest.String()+" or a later one; docs/upgrade.md"
+		id, change = "versions-apart", "go through the releases between "+oldest.String()+" and "+newest.String()+", or end the upgrade of all parts; docs/upgrade.md"
 	}
 	c.found(id, strings.Join(parts[oldest], "; "), change, "%s", strings.Join(each, ", "))
 }
