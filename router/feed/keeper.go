@@ -14,12 +14,14 @@ import (
 	"github.com/blockyard-ai/blockyard/router/source"
 )
 
-// Time limits of one snapshot. Loading delays the start: it may last while bytes come, and ends after
-// snapshotLoadTimeout without any. Saving the last snapshot delays the end.
-const (
-	snapshotLoadTimeout = 15 * time.Second
-	snapshotLastTimeout = 5 * time.Second
-)
+// snapshotLoadTimeout ends a load to which no bytes come. Loading delays the router's start.
+const snapshotLoadTimeout = 15 * time.Second
+
+// lastSaveTimeout bounds the time to save the last snapshot, of about size bytes. The router's end waits for it.
+func lastSaveTimeout(size uint64) time.Duration {
+	const least, most, leastRate = 5 * time.Second, 3 * time.Minute, 32 << 20 // bytes a second
+	return min(least+time.Duration(min(size, 1<<33))*time.Second/leastRate, most)
+}
 
 // Keeper saves snapshots of a Set and restores the stored one. Its methods, except HasStore, Want
 // and Stats, are for one goroutine.
@@ -138,7 +140,8 @@ func (k *Keeper) Keep(ctx context.Context) {
 	k.savedEvents = events
 	k.goroutines.Go(func() {
 		defer k.busy.Store(false)
-		k.save(ctx, source.SnapshotSaveTimeout(k.feeds.snapshotSize()))
+		size := k.feeds.snapshotSize()
+		k.save(ctx, size, source.SnapshotSaveTimeout(size))
 	})
 }
 
@@ -150,19 +153,22 @@ func (k *Keeper) Finish() {
 	if k.store == nil || k.threshold == 0 || isCurrent {
 		return
 	}
-	k.save(context.Background(), snapshotLastTimeout)
+	size := k.feeds.snapshotSize()
+	limit := lastSaveTimeout(size)
+	k.log.Info("the last snapshot is being saved", zap.Uint64("most_bytes", size), zap.Duration("limit", limit))
+	k.save(context.Background(), size, limit)
 }
 
-// save saves a snapshot, counts and logs the result. It gives up after limit.
-func (k *Keeper) save(ctx context.Context, limit time.Duration) {
+// save saves a snapshot of about size bytes, counts and logs the result. It gives up after limit.
+func (k *Keeper) save(ctx context.Context, size uint64, limit time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	began := time.Now()
-	err := k.store.SaveSnapshot(ctx, k.feeds.snapshotSize(), k.feeds.save)
+	err := k.store.SaveSnapshot(ctx, size, k.feeds.save)
 	k.unsaved.Store(err != nil)
 	if err != nil {
 		k.failed.Add(1)
-		k.log.Warn("snapshot is not saved", zap.Error(err))
+		k.log.Warn("snapshot is not saved", zap.Uint64("most_bytes", size), zap.Duration("limit", limit), zap.Error(err))
 		return
 	}
 	k.saves.Add(1)
