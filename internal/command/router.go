@@ -129,7 +129,7 @@ func (c *Router) Run(ctx context.Context, b build, from *settingsSource) (err er
 	if err != nil {
 		return err
 	}
-	listener, err := listen(ctx, c.HTTP, c.tlsFlags.http(), unlimited, log)
+	listener, err := listen(ctx, c.HTTP, c.tlsFlags.http(), c.connections(r.Metrics(), "blockyard_http_", false), log)
 	if err != nil {
 		return fmt.Errorf("--http %q: %w", c.HTTP, err)
 	}

@@ -49,8 +49,8 @@ type doorFlags struct {
 	MaxWaiting  int           `group:"Front door" name:"max-waiting" range:"1..1048576" default:"${max_waiting}" env:"BLOCKYARD_ROUTER_MAX_WAITING" help:"Requests of a model that wait because of --max-running, at most; a quarter of them of one tenant."`
 	MaxWait     time.Duration `group:"Front door" name:"max-wait" range:"1ms..24h" default:"${max_wait}" env:"BLOCKYARD_ROUTER_MAX_WAIT" help:"Longest time that a request waits because of --max-running."`
 	MaxClient   int           `group:"Front door" name:"max-client-requests" range:"0..1048576" default:"0" env:"BLOCKYARD_ROUTER_MAX_CLIENT_REQUESTS" help:"Requests in progress of one client address, at most; more are refused with status 429. 0 is no limit."`
-	MaxConns    int           `group:"Front door" name:"max-connections" range:"0..1048576" default:"16384" env:"BLOCKYARD_ROUTER_MAX_CONNECTIONS" help:"Connections of clients, at most. A new one closes the one that has been idle longest. 0 is no limit."`
-	ClientConns int           `group:"Front door" name:"max-client-connections" range:"0..1048576" default:"0" env:"BLOCKYARD_ROUTER_MAX_CLIENT_CONNECTIONS" help:"Connections of one client address, at most. 0 is no limit."`
+	MaxConns    int           `group:"Front door" name:"max-connections" range:"0..1048576" default:"16384" env:"BLOCKYARD_ROUTER_MAX_CONNECTIONS" help:"Connections of each listener for clients, gateways and services, at most. A new one closes the one that has been idle longest; at --ext-proc it is refused. 0 is no limit."`
+	ClientConns int           `group:"Front door" name:"max-client-connections" range:"0..1048576" default:"0" env:"BLOCKYARD_ROUTER_MAX_CLIENT_CONNECTIONS" help:"Connections of one address at each of these listeners, at most. 0 is no limit."`
 	RenderURL   string        `group:"Front door" name:"render-url" placeholder:"URL" env:"BLOCKYARD_ROUTER_RENDER_URL" help:"Render server that turns prompts into tokens: vllm launch render MODEL. Without it the workers are asked."`
 	ExtProc     string        `group:"Front door" name:"ext-proc" placeholder:"HOST:PORT" env:"BLOCKYARD_ROUTER_EXT_PROC" help:"Listen for Envoy's external processing (gRPC): Envoy and gateways of the Gateway API forward requests to the workers that this router chooses."`
 	Fallbacks   bool          `group:"Front door" name:"ext-proc-fallbacks" default:"true" negatable:"" env:"BLOCKYARD_ROUTER_EXT_PROC_FALLBACKS" help:"Name other workers after the chosen one, for the gateway's retries. Envoy's ORIGINAL_DST clusters take only one."`
@@ -124,21 +124,19 @@ type openDoor struct {
 	gateways net.Listener
 }
 
-// connections returns a function that adds the limits of the flags to the listener of clients:
-// connections in all and of one address. m gets the listener's numbers.
-func (f *doorFlags) connections(m *metrics.Metrics) func(net.Listener) net.Listener {
+// connections returns a function that adds the limits of the flags to a listener: connections in all
+// and of one address. m gets the listener's numbers, under names that begin with prefix. keepIdle is
+// for a server that does not tell which connections are idle.
+func (f *doorFlags) connections(m *metrics.Metrics, prefix string, keepIdle bool) func(net.Listener) net.Listener {
 	return func(l net.Listener) net.Listener {
-		limited := connlimit.Listen(l, connlimit.Limits{All: f.MaxConns, PerAddress: f.ClientConns})
-		metrics.AddStats(m, "blockyard_frontend_", limited.Stats)
-		metrics.AddReasons(m, "blockyard_frontend_connections_closed_total",
+		limited := connlimit.Listen(l, connlimit.Limits{All: f.MaxConns, PerAddress: f.ClientConns, KeepIdle: keepIdle})
+		metrics.AddStats(m, prefix, limited.Stats)
+		metrics.AddReasons(m, prefix+"connections_closed_total",
 			"Connections of clients closed because of a limit: idle ones, or new ones that were refused.",
 			func() connlimit.Closed { return limited.Stats().Closed })
 		return limited
 	}
 }
-
-// unlimited returns l.
-func unlimited(l net.Listener) net.Listener { return l }
 
 // openDoor opens the front door: the listeners at which clients send requests to engines, and
 // gateways ask for a worker over ext-proc. Nothing is served before serve. It returns nil when the
@@ -208,12 +206,12 @@ func (o *openDoor) listen(ctx context.Context, clients string, c *Router, d *wor
 		if o.picker, err = extproc.New(extproc.Options{Door: o.Door, Workers: d, OnlyChosen: !c.Fallbacks, Log: log.Named("ext-proc")}); err != nil {
 			return err
 		}
-		if o.gateways, err = listen(ctx, c.ExtProc, c.tlsFlags.gateways(), unlimited, log.Named("ext-proc")); err != nil {
+		if o.gateways, err = listen(ctx, c.ExtProc, c.tlsFlags.gateways(), c.connections(m, "blockyard_ext_proc_", true), log.Named("ext-proc")); err != nil {
 			return fmt.Errorf("gateways' listener (--ext-proc, --ext-proc-tls-cert): %w", err)
 		}
 	}
 	if clients != "" {
-		if o.clients, err = listen(ctx, clients, c.tlsFlags.clients(), c.connections(m), log.Named("door")); err != nil {
+		if o.clients, err = listen(ctx, clients, c.tlsFlags.clients(), c.connections(m, "blockyard_frontend_", false), log.Named("door")); err != nil {
 			return errors.Join(fmt.Errorf("clients' listener (--http-port, --tls-cert): %w", err), closeAll(o.gateways))
 		}
 	}
@@ -322,13 +320,13 @@ func (c *serviceFlags) given() bool { return c.IndexerPort > 0 || c.Selection > 
 // openServices starts goroutines in g that serve the optional services until ctx ends: the
 // interfaces of Dynamo's indexer and selection service, each if its port is set. d has the URLs
 // of worker servers and may be nil. The error names the flag of a port that cannot be opened.
-func (c *serviceFlags) openServices(ctx context.Context, g *errgroup.Group, r *router.Router, s *routerSources, d *workers.Directory, log *zap.Logger) error {
+func (c *Router) openServices(ctx context.Context, g *errgroup.Group, r *router.Router, s *routerSources, d *workers.Directory, log *zap.Logger) error {
 	if c.IndexerPort > 0 {
 		o := indexer.Options{Router: r, Log: log.Named("indexer")}
 		if s.engines != nil {
 			o.Follower = s.engines
 		}
-		if err := c.open(ctx, g, "--indexer-port", c.IndexerPort, indexer.New(o).Handler(), log); err != nil {
+		if err := c.openService(ctx, g, "indexer", c.IndexerPort, indexer.New(o).Handler(), r.Metrics(), log); err != nil {
 			return err
 		}
 	}
@@ -349,22 +347,24 @@ func (c *serviceFlags) openServices(ctx context.Context, g *errgroup.Group, r *r
 		}
 	}
 	service := selection.New(o)
-	if err := c.open(ctx, g, "--selection-port", c.Selection, service.Handler(), log); err != nil {
+	if err := c.openService(ctx, g, "selection", c.Selection, service.Handler(), r.Metrics(), log); err != nil {
 		return err
 	}
 	g.Go(func() error { return service.Run(ctx) })
 	return nil
 }
 
-// open serves h on a port in g until ctx ends. flag names the port in errors.
-func (c *serviceFlags) open(ctx context.Context, g *errgroup.Group, flag string, port uint16, h http.Handler, log *zap.Logger) error {
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", net.JoinHostPort(c.ServiceHost, strconv.Itoa(int(port))))
+// openService serves h on a port in g until ctx ends. The service's name is in the flag of its port and
+// in its metrics, which m gets.
+func (c *Router) openService(ctx context.Context, g *errgroup.Group, name string, port uint16, h http.Handler, m *metrics.Metrics, log *zap.Logger) error {
+	flag := "--" + name + "-port"
+	listener, err := listen(ctx, net.JoinHostPort(c.ServiceHost, strconv.Itoa(int(port))), servertls.Files{}, c.connections(m, "blockyard_"+name+"_", false), log)
 	if err != nil {
 		return fmt.Errorf("%s: %w", flag, err)
 	}
 	log.Info("a service of Dynamo's shape is open", zap.String("flag", flag), zap.Stringer("address", listener.Addr()))
 	server := &http.Server{Handler: h, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: time.Minute,
-		IdleTimeout: 2 * time.Minute, ErrorLog: zap.NewStdLog(log)}
+		IdleTimeout: 2 * time.Minute, ErrorLog: zap.NewStdLog(log), ConnState: connlimit.State}
 	g.Go(func() error { return drain.Serve(ctx, server, listener, serviceDrain, errStopping) })
 	return nil
 }

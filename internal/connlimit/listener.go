@@ -10,7 +10,12 @@ import (
 )
 
 // Limits bound connections. 0 is no limit.
-type Limits struct{ All, PerAddress int }
+type Limits struct {
+	All, PerAddress int
+	// KeepIdle refuses a new connection at a limit and closes none for it. Set it for a server that
+	// does not report to State: its connections would all count as idle.
+	KeepIdle bool
+}
 
 // Stats has the numbers of a Listener.
 type Stats struct {
@@ -55,7 +60,8 @@ type conn struct {
 	closed   bool
 }
 
-// Listen returns a listener that accepts from l and keeps to the limits. The server must report the state of connections to State.
+// Listen returns a listener that accepts from l and keeps to the limits. The server must report the
+// state of connections to State, unless limits has KeepIdle.
 func Listen(l net.Listener, limits Limits) *Listener {
 	return &Listener{Listener: l, limits: limits, addresses: make(map[string]*address)}
 }
@@ -171,7 +177,7 @@ func (l *Listener) remove(c *conn) {
 
 // idleLocked records that a connection is idle from now on.
 func (l *Listener) idleLocked(c *conn) {
-	if c.all == nil {
+	if c.all == nil && !l.limits.KeepIdle {
 		c.all = l.idle.PushBack(c)
 		c.own = l.addresses[c.name].idle.PushBack(c)
 	}

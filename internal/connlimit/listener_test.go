@@ -130,6 +130,30 @@ func TestAllBusy(t *testing.T) {
 	}
 }
 
+// With KeepIdle no connection is closed for a new one, and one that ends makes room.
+func TestKeepIdle(t *testing.T) {
+	for name, limits := range map[string]connlimit.Limits{"all": {All: 2, KeepIdle: true}, "address": {PerAddress: 2, KeepIdle: true}} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, limits)
+			one, two := b.dial(), b.dial()
+			if !b.ask(one, "/") || !b.ask(two, "/") {
+				t.Fatal("the first connections are not served")
+			}
+			if b.ask(b.dial(), "/") {
+				t.Error("one connection too many is served")
+			}
+			if b.await("refused", b.refused, 1); b.evicted() != 0 || !b.ask(one, "/") || !b.ask(two, "/") {
+				t.Errorf("%d idle connections were closed for a new one", b.evicted())
+			}
+			_ = one.Close()
+			b.await("open", b.open, 1)
+			if !b.ask(b.dial(), "/") {
+				t.Error("a new connection after a closed one is not served")
+			}
+		})
+	}
+}
+
 // Many idle clients do not keep others out, and cost no memory once they are gone.
 func TestIdleClients(t *testing.T) {
 	b := newBench(t, connlimit.Limits{All: 200})

@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/blockyard-ai/blockyard/internal/bodies"
+	"github.com/blockyard-ai/blockyard/internal/connlimit"
 	"github.com/blockyard-ai/blockyard/internal/console"
 	"github.com/blockyard-ai/blockyard/internal/control"
 	"github.com/blockyard-ai/blockyard/internal/drain"
@@ -150,6 +151,7 @@ func (a *API) serve(ctx context.Context, l net.Listener, h http.Handler, patienc
 		ReadTimeout:       time.Minute,
 		IdleTimeout:       2 * time.Minute,
 		ErrorLog:          zap.NewStdLog(a.log),
+		ConnState:         connlimit.State,
 	}
 	return drain.Serve(ctx, server, l, patience, errStopping)
 }
