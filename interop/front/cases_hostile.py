@@ -89,8 +89,9 @@ def _post(body: bytes, length: int | None = None, more: bytes = b"") -> bytes:
 
 
 def _large(door: Door) -> None:
-    status, _ = _send(door, _post(b"{}", more=b"X-Long: " + b"x" * (1 << 20) + b"\r\n"))
+    status, body = _send(door, _post(b"{}", more=b"X-Long: " + b"x" * (1 << 20) + b"\r\n"))
     assert status == 431, f"a header of 1 MiB: status {status}"
+    _error(body)
     mebibyte = b"x" * (1 << 20)
     with socket.create_connection(door.address, timeout=60) as connection:
         # The error comes before the body.

@@ -96,7 +96,7 @@ func (d *Door) Serve(ctx context.Context, l net.Listener) error {
 		Handler: d.Handler(), ReadHeaderTimeout: headTimeout, ReadTimeout: bodyTimeout, IdleTimeout: keepAlive,
 		MaxHeaderBytes: maxHeader, ErrorLog: zap.NewStdLog(d.log), ConnState: connlimit.State,
 	}
-	return drain.Serve(ctx, server, l, drainTimeout, errStopping)
+	return drain.Serve(ctx, server, shapedListener{l}, drainTimeout, errStopping)
 }
 
 // Stats is a snapshot of the door's numbers without labels.

@@ -193,10 +193,15 @@ func TestLargeHeaders(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, _ = io.Copy(io.Discard, resp.Body)
+		body, err := io.ReadAll(resp.Body)
 		_ = resp.Body.Close()
-		if resp.StatusCode != want {
-			t.Errorf("%d bytes of headers: status %d, want %d", len(header), resp.StatusCode, want)
+		if resp.StatusCode != want || err != nil {
+			t.Errorf("%d bytes of headers: status %d, want %d; %v", len(header), resp.StatusCode, want, err)
+		}
+		if want == 431 {
+			if _, code := errorOf(t, string(body)); code != "headers_too_large" {
+				t.Errorf("code %s", code)
+			}
 		}
 	}
 }
@@ -208,6 +213,12 @@ func serveDoor(t *testing.T, b *bench) string {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return serveOn(t, b, l)
+}
+
+// serveOn is serveDoor with a listener.
+func serveOn(t *testing.T, b *bench, l net.Listener) string {
+	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- b.door.Serve(ctx, l) }()
