@@ -190,7 +190,11 @@ func (a *Agent) listenHTTP(ctx context.Context) error {
 		Metrics: metricsHandler(a.Stats, a.cfg.Version), Events: a.hub.RegisterHTTP,
 	}
 	operators := control.Operators{Tokens: tokens, Log: a.log.Named("control")}
-	a.control = admin.NewServer(descriptors.LimitListener(l, connections), public.Control(operators))
+	// TLS is outermost, where net/http looks for it.
+	if l, err = a.cfg.ControlTLS.Listen(descriptors.LimitListener(l, connections), operators.Log); err != nil {
+		return errors.Join(fmt.Errorf("control address: %w", err), l.Close())
+	}
+	a.control = admin.NewServer(l, public.Control(operators))
 	listen := func(name, address string) (net.Listener, error) {
 		l, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
 		if err != nil {

@@ -20,6 +20,7 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/bytesize"
 	"github.com/blockyard-ai/blockyard/internal/control"
 	"github.com/blockyard-ai/blockyard/internal/proto"
+	"github.com/blockyard-ai/blockyard/internal/servertls"
 )
 
 const (
@@ -55,6 +56,8 @@ type Config struct {
 	// ControlTokens is the file with the tokens of operators; see control.ReadTokens. Empty: Control
 	// asks for none.
 	ControlTokens string
+	// ControlTLS has the certificates of Control, which is HOST:PORT then. The zero Files are no TLS.
+	ControlTLS servertls.Files
 	// NATSURL names the NATS servers for events: nats:// or tls:// URLs, separated by commas.
 	// Empty: no NATS.
 	NATSURL string
@@ -228,8 +231,11 @@ func (c *Config) validateListeners() error {
 	if n := len(c.defaultControl()); c.Control == "" && n > maxSocketPath {
 		return fmt.Errorf("control address %q: %d bytes, want 1..%d; a shorter socket path, or another control address", c.defaultControl(), n, maxSocketPath)
 	}
-	if c.Control != "" {
-		if err := control.Check(c.Control); err != nil {
+	if err := c.ControlTLS.Validate(); err != nil {
+		return fmt.Errorf("control address: %w", err)
+	}
+	if encrypted := c.ControlTLS.Cert != ""; encrypted || c.Control != "" {
+		if err := control.Check(c.Control, encrypted); err != nil {
 			return err
 		}
 	}

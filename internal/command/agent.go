@@ -18,6 +18,7 @@ import (
 	"github.com/blockyard-ai/blockyard/blockmgr/node"
 	"github.com/blockyard-ai/blockyard/internal/bytesize"
 	"github.com/blockyard-ai/blockyard/internal/command/process"
+	"github.com/blockyard-ai/blockyard/internal/servertls"
 )
 
 // Agent runs the node agent until ctx ends. Each setting is declared once, as a field:
@@ -31,6 +32,9 @@ type Agent struct {
 	Admin        string        `group:"Node" help:"Address of the HTTP server for health, metrics and events. It has no access control: keep it on loopback or on a network of routers." default:"127.0.0.1:0" env:"BLOCKYARD_ADMIN"`
 	Control      string        `group:"Node" help:"Address where operators reset, keep and list blocks: an absolute path of a Unix socket for the agent's own user, or HOST:PORT, which asks for a token only with --control-token-file. Default: --socket with .control appended." env:"BLOCKYARD_CONTROL" placeholder:"ADDRESS"`
 	ControlToken string        `group:"Node" name:"control-token-file" type:"path" help:"File with the tokens of operators, a line NAME TOKEN for each. Without it --control asks for none." env:"BLOCKYARD_CONTROL_TOKEN_FILE" placeholder:"FILE"`
+	ControlCert  string        `group:"Node" name:"control-tls-cert" type:"path" help:"PEM certificate of --control HOST:PORT. Default: no TLS." env:"BLOCKYARD_CONTROL_TLS_CERT" placeholder:"FILE"`
+	ControlKey   string        `group:"Node" name:"control-tls-key" type:"path" help:"PEM key of --control-tls-cert." env:"BLOCKYARD_CONTROL_TLS_KEY" placeholder:"FILE"`
+	ControlCA    string        `group:"Node" name:"control-tls-client-ca" type:"path" help:"PEM certificates of the authorities of operators. With it, operators need a certificate." env:"BLOCKYARD_CONTROL_TLS_CLIENT_CA" placeholder:"FILE"`
 	AllowUID     []uint32      `group:"Node" live:"" name:"allow-uid" help:"User whose engines may connect; repeatable. Default: the agent's own user and root. With another user everybody may open the socket, and the agent checks the user that the kernel reports." env:"BLOCKYARD_ALLOW_UID" placeholder:"UID"`
 	DrainTimeout time.Duration `group:"Node" live:"" name:"drain-timeout" help:"Time for engines to finish copies and say goodbye before the agent stops, at most 1h; 0 does not wait." default:"2s" env:"BLOCKYARD_DRAIN_TIMEOUT"`
 	LogLevel     process.Level `group:"Node" live:"" name:"log-level" help:"Least level of log lines: debug, info, warn or error." default:"info" env:"BLOCKYARD_LOG_LEVEL" placeholder:"LEVEL"`
@@ -195,7 +199,8 @@ func (c *Agent) resolveSettings(environ []string) (agent.Config, *settings, erro
 	s.file = c.file
 	cfg := agent.Config{
 		Node: name, Socket: c.Socket, Admin: c.Admin, Control: c.Control, ControlTokens: c.ControlToken, Cluster: c.Cluster,
-		AllowUIDs: c.AllowUID, NoPrefetch: c.NoPrefetch, DrainTimeout: c.DrainTimeout,
+		ControlTLS: servertls.Files{Cert: c.ControlCert, Key: c.ControlKey, ClientCA: c.ControlCA},
+		AllowUIDs:  c.AllowUID, NoPrefetch: c.NoPrefetch, DrainTimeout: c.DrainTimeout,
 		Tiers: node.Tiers{LimitHeap: true, Config: blockmgr.Config{
 			HostDir: c.HostDir, ExtentBytes: uint64(c.ExtentSize), Weights: c.Quota, IODeadline: c.IODeadline, ScrubBytesPerSecond: int64(min(c.ScrubRate, math.MaxInt64)),
 			DiscardHost: c.DiscardHost,

@@ -105,8 +105,8 @@ func (c *Router) Run(ctx context.Context, b build, from *settingsSource) (err er
 	c.settings.log(log)
 	limitHeap(log)
 	options := c.options(b.Version, log)
-	if c.Control != "" {
-		if err := control.Check(c.Control); err != nil {
+	if encrypted := c.tlsFlags.operators().Cert != ""; encrypted || c.Control != "" {
+		if err := control.Check(c.Control, encrypted); err != nil {
 			return fmt.Errorf("--control: %w", err)
 		}
 	}
@@ -232,7 +232,11 @@ func (c *Router) listenControl(http net.Listener, log *zap.Logger) (l net.Listen
 	l, err = control.Listen(address)
 	switch {
 	case err == nil:
-		return l, tokens, nil
+		encrypted, err := c.tlsFlags.operators().Listen(l, log)
+		if err != nil {
+			return nil, nil, errors.Join(fmt.Errorf("--control-tls-cert: %w", err), l.Close())
+		}
+		return encrypted, tokens, nil
 	case c.Control == "":
 		log.Warn("no listener for operators; name another socket or address with --control", zap.Error(err))
 		return nil, nil, nil

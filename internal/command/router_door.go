@@ -70,7 +70,7 @@ func routerDefaults() kong.Vars {
 	}
 }
 
-// tlsFlags are the certificates of the listeners for clients, for gateways' ext_proc and of --http.
+// tlsFlags are the certificates of the listeners for clients, for gateways' ext_proc, of --http and of --control.
 type tlsFlags struct {
 	Cert         string `group:"Front door" name:"tls-cert" type:"path" placeholder:"FILE" env:"BLOCKYARD_ROUTER_TLS_CERT" help:"PEM certificate of the clients' listener. Default: no TLS."`
 	Key          string `group:"Front door" name:"tls-key" type:"path" placeholder:"FILE" env:"BLOCKYARD_ROUTER_TLS_KEY" help:"PEM key of --tls-cert."`
@@ -78,19 +78,26 @@ type tlsFlags struct {
 	ExtCert      string `group:"Front door" name:"ext-proc-tls-cert" type:"path" placeholder:"FILE" env:"BLOCKYARD_ROUTER_EXT_PROC_TLS_CERT" help:"PEM certificate of --ext-proc. Default: no TLS."`
 	ExtKey       string `group:"Front door" name:"ext-proc-tls-key" type:"path" placeholder:"FILE" env:"BLOCKYARD_ROUTER_EXT_PROC_TLS_KEY" help:"PEM key of --ext-proc-tls-cert."`
 	ExtClientCA  string `group:"Front door" name:"ext-proc-tls-client-ca" type:"path" placeholder:"FILE" env:"BLOCKYARD_ROUTER_EXT_PROC_TLS_CLIENT_CA" help:"PEM certificates of the authorities of gateways. With it, gateways need a certificate."`
+	ControlCert  string `group:"Start and server" name:"control-tls-cert" type:"path" placeholder:"FILE" env:"BLOCKYARD_ROUTER_CONTROL_TLS_CERT" help:"PEM certificate of --control HOST:PORT. Default: no TLS."`
+	ControlKey   string `group:"Start and server" name:"control-tls-key" type:"path" placeholder:"FILE" env:"BLOCKYARD_ROUTER_CONTROL_TLS_KEY" help:"PEM key of --control-tls-cert."`
+	ControlCA    string `group:"Start and server" name:"control-tls-client-ca" type:"path" placeholder:"FILE" env:"BLOCKYARD_ROUTER_CONTROL_TLS_CLIENT_CA" help:"PEM certificates of the authorities of operators. With it, operators need a certificate."`
 	HTTPCert     string `group:"Start and server" name:"http-tls-cert" type:"path" placeholder:"FILE" env:"BLOCKYARD_ROUTER_HTTP_TLS_CERT" help:"PEM certificate of --http. Default: no TLS."`
 	HTTPKey      string `group:"Start and server" name:"http-tls-key" type:"path" placeholder:"FILE" env:"BLOCKYARD_ROUTER_HTTP_TLS_KEY" help:"PEM key of --http-tls-cert."`
 	HTTPClientCA string `group:"Start and server" name:"http-tls-client-ca" type:"path" placeholder:"FILE" env:"BLOCKYARD_ROUTER_HTTP_TLS_CLIENT_CA" help:"PEM certificates of the authorities of the callers of --http. With it, callers need a certificate."`
 }
 
 // clients returns the files of the clients' listener, gateways those of --ext-proc, http those
-// of --http.
+// of --http, operators those of --control.
 func (f *tlsFlags) clients() servertls.Files {
 	return servertls.Files{Cert: f.Cert, Key: f.Key, ClientCA: f.ClientCA}
 }
 
 func (f *tlsFlags) gateways() servertls.Files {
 	return servertls.Files{Cert: f.ExtCert, Key: f.ExtKey, ClientCA: f.ExtClientCA}
+}
+
+func (f *tlsFlags) operators() servertls.Files {
+	return servertls.Files{Cert: f.ControlCert, Key: f.ControlKey, ClientCA: f.ControlCA}
 }
 
 func (f *tlsFlags) http() servertls.Files {

@@ -221,7 +221,7 @@ func TestGuardRefusesRebinding(t *testing.T) {
 // was started.
 func TestDefaultPathIsAbsolute(t *testing.T) {
 	t.Setenv("XDG_RUNTIME_DIR", "relative")
-	if p := control.DefaultPath("router-1"); control.Check(p) != nil || filepath.Base(p) != "router-1.sock" {
+	if p := control.DefaultPath("router-1"); control.Check(p, false) != nil || control.Check(p, true) == nil || control.Check("", true) == nil || control.Check("127.0.0.1:1", true) != nil || filepath.Base(p) != "router-1.sock" {
 		t.Errorf("path %s", p)
 	}
 }

@@ -33,9 +33,13 @@ func DefaultPath(name string) string {
 	return filepath.Join(dir, name+".sock")
 }
 
-// Check reports, as an error, an address that Listen and Client do not take.
-func Check(address string) error {
-	_, _, err := split(address)
+// Check reports, as an error, an address that Listen and Client do not take. With encrypted, for a
+// listener that speaks TLS, it reports a socket too.
+func Check(address string, encrypted bool) error {
+	network, _, err := split(address)
+	if encrypted && (err != nil || network == "unix") {
+		return fmt.Errorf("control address %q: TLS needs HOST:PORT", address)
+	}
 	return err
 }
 
