@@ -18,17 +18,19 @@ func page(tables []Table) []byte {
 	fmt.Fprintf(&b, "<p><code>%s</code></p>\n", html.EscapeString(Judge(tables).String()))
 	for i := range tables {
 		t := &tables[i]
-		fmt.Fprintf(&b, "<h2>%s</h2><p>%s</p>\n", html.EscapeString(t.Scenario), html.EscapeString(t.About))
+		fmt.Fprintf(&b, "<h2>%s</h2><p>%s; %s</p>\n", html.EscapeString(t.Scenario), html.EscapeString(t.About), html.EscapeString(t.Limits.String()))
 		plot(&b, t)
-		b.WriteString("<table><tr><th>policy<th>TTFT ms<th>p99<th>TBT ms<th>p99<th>good/s<th>tokens/s<th>cached<th>most<th>least</tr>\n")
+		b.WriteString("<table><tr><th>policy<th>TTFT ms<th>p99<th>TBT ms<th>p99<th>good/s<th>tokens/s<th>cached<th>device<th>host<th>disk<th>most<th>least<th>GB loaded<th>GB read<th>GB written</tr>\n")
 		for _, row := range t.Rows {
 			r := &row.Mean
+			device, host, disk := r.Served.percent()
 			class := ""
 			if row.Policy == "price" {
 				class = ` class="price"`
 			}
-			fmt.Fprintf(&b, "<tr%s><td>%s<td>%.0f<td>%.0f<td>%.1f<td>%.1f<td>%.2f<td>%.0f<td>%.0f %%<td>%.2f<td>%.2f</tr>\n", class, html.EscapeString(row.Policy),
-				r.TTFTMean, r.TTFTP99, r.TBTMean, r.TBTP99, r.Goodput, r.TokensPerSecond, 100*r.Served.Cached(), r.Herd, r.Balance)
+			fmt.Fprintf(&b, "<tr%s><td>%s<td>%.0f<td>%.0f<td>%.1f<td>%.1f<td>%.2f<td>%.0f<td>%.0f %%<td>%.0f<td>%.0f<td>%.0f<td>%.2f<td>%.2f<td>%.1f<td>%.1f<td>%.1f</tr>\n", class, html.EscapeString(row.Policy),
+				r.TTFTMean, r.TTFTP99, r.TBTMean, r.TBTP99, r.Goodput, r.TokensPerSecond, 100*r.Served.Cached(), device, host, disk,
+				r.Herd, r.Balance, r.Moved.HostToDevice/1e9, r.Moved.DiskRead/1e9, r.Moved.DiskWritten/1e9)
 		}
 		b.WriteString("</table>\n")
 	}

@@ -18,14 +18,14 @@ func (t *Table) print(out io.Writer) {
 	if len(t.Rows) > 0 {
 		infinite = t.Rows[0].Mean.InfiniteShare
 	}
-	fmt.Fprintf(out, "%s: %s; an infinite cache has %.0f %%\n", t.Scenario, t.About, 100*infinite)
+	fmt.Fprintf(out, "%s: %s; an infinite cache has %.0f %%; %s\n", t.Scenario, t.About, 100*infinite, t.Limits)
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(w, "policy\tTTFT ms\tp99\tTBT ms\tp99\tgood/s\ttokens/s\tcached\tdevice\thost\tdisk\tmost\tleast\tGB loaded\tGB read\tunfinished\t")
 	for _, row := range t.Rows {
 		r := &row.Mean
-		all := float64(max(1, r.Served.Device+r.Served.Host+r.Served.Disk+r.Served.Computed))
+		device, host, disk := r.Served.percent()
 		fmt.Fprintf(w, "%s\t%.0f\t%.0f\t%.1f\t%.1f\t%.2f\t%.0f\t%.0f %%\t%.0f\t%.0f\t%.0f\t%.2f\t%.2f\t%.1f\t%.1f\t%d\t\n", row.Policy, r.TTFTMean, r.TTFTP99, r.TBTMean, r.TBTP99,
-			r.Goodput, r.TokensPerSecond, 100*r.Served.Cached(), 100*float64(r.Served.Device)/all, 100*float64(r.Served.Host)/all, 100*float64(r.Served.Disk)/all,
+			r.Goodput, r.TokensPerSecond, 100*r.Served.Cached(), device, host, disk,
 			r.Herd, r.Balance, r.Moved.HostToDevice/1e9, r.Moved.DiskRead/1e9, r.Unfinished+r.Failed)
 	}
 	_ = w.Flush() // out's error is that of the next line

@@ -51,6 +51,12 @@ func (s *Served) Cached() float64 {
 	return float64(cached) / float64(max(1, cached+s.Computed))
 }
 
+// percent returns the per cent of the prompt tokens that came from each tier.
+func (s *Served) percent() (device, host, disk float64) {
+	all := float64(max(1, s.Device+s.Host+s.Disk+s.Computed)) / 100
+	return float64(s.Device) / all, float64(s.Host) / all, float64(s.Disk) / all
+}
+
 // mean returns the means of results.
 func mean(all []Result) Result {
 	var m Result

@@ -74,6 +74,7 @@ type Row struct {
 type Table struct {
 	Scenario string `json:"scenario"`
 	About    string `json:"about"`
+	Limits   Limits `json:"limits"`
 	// Equal is true for equal workers without shared prefixes.
 	Equal bool  `json:"equal_unshared"`
 	Rows  []Row `json:"rows"`
@@ -192,7 +193,7 @@ func runScenario(ctx context.Context, s *Scenario, policies []policy.Policy, see
 	if err := group.Wait(); err != nil {
 		return Table{}, err
 	}
-	t := Table{Scenario: s.Name, About: s.About, Equal: s.EqualUnshared}
+	t := Table{Scenario: s.Name, About: s.About, Limits: s.Limits, Equal: s.EqualUnshared}
 	for i, p := range policies {
 		t.Rows = append(t.Rows, Row{p.Name, mean(results[i]), results[i]})
 	}

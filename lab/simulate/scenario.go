@@ -28,6 +28,19 @@ type Hardware struct {
 // tokens within TBT.
 type Limits struct{ TTFT, TBT time.Duration }
 
+// String returns the rule of a good request.
+func (l Limits) String() string {
+	return fmt.Sprintf("good requests have their first token within %d ms and a mean time between tokens of at most %d ms", l.TTFT.Milliseconds(), l.TBT.Milliseconds())
+}
+
+// MarshalJSON implements json.Marshaler, in milliseconds.
+func (l Limits) MarshalJSON() ([]byte, error) {
+	return fmt.Appendf(nil, `{"ttft_ms":%d,"tbt_ms":%d}`, l.TTFT.Milliseconds(), l.TBT.Milliseconds()), nil
+}
+
+// generatedLimits and traceLimits are those of the generated scenarios and of traces, whose prompts are longer.
+var generatedLimits, traceLimits = Limits{1500 * time.Millisecond, 60 * time.Millisecond}, Limits{2500 * time.Millisecond, 60 * time.Millisecond}
+
 // Event is what happens to the cluster at a time.
 type Event struct {
 	At time.Duration
@@ -138,9 +151,8 @@ func Scenarios() []Scenario {
 			Output: workload.Lengths{Median: 110, Sigma: 0.8, Min: 8, Max: 1000},
 			Turns:  14, MaxTurns: 40, Forks: 0.08, Tools: 3 * time.Second})
 	}
-	limits := Limits{1500 * time.Millisecond, 60 * time.Millisecond}
 	base := func(name, about string, h Hardware, load func(uint64) ([]workload.Request, error)) Scenario {
-		return Scenario{Name: name, About: about, Hardware: h, Limits: limits, Load: load, Duration: span, WarmUp: 10 * time.Second, Routers: 1}
+		return Scenario{Name: name, About: about, Hardware: h, Limits: generatedLimits, Load: load, Duration: span, WarmUp: 10 * time.Second, Routers: 1}
 	}
 	slowDisk := machines(equal(8))
 	slowDisk.HostBlocks, slowDisk.DiskBytes = 2500, 1.5e9

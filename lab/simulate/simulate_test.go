@@ -169,8 +169,10 @@ func TestReportNamesWhatIsBetter(t *testing.T) {
 	if v := strings.Join(tables[1].verdict(), " "); v != "llm-d is better in all four latencies" {
 		t.Error(v)
 	}
-	if b := string(page(tables)); !strings.Contains(b, "<svg") || !strings.Contains(b, "price") {
-		t.Error("the page has no plot")
+	moved := &tables[0].Rows[1].Mean
+	moved.Served, moved.Moved = Served{Device: 31, Host: 17, Disk: 2, Computed: 50}, engine.Moved{HostToDevice: 7.3e9, DiskRead: 2.1e9, DiskWritten: 4.6e9}
+	if b := string(page(tables)); !strings.Contains(b, "<svg") || !strings.Contains(b, "<td>50 %<td>31<td>17<td>2<td>1.25<td>0.00<td>7.3<td>2.1<td>4.6</tr>") {
+		t.Errorf("the page has no plot, or not the tokens by tier and the bytes: %s", b)
 	}
 }
 
@@ -205,10 +207,13 @@ func TestRunWritesTablesAndFiles(t *testing.T) {
 	if len(tables) != 1 || len(tables[0].Rows) != 2 || !strings.Contains(out.String(), "simulate: scenarios=1 ") {
 		t.Errorf("%d tables: %s", len(tables), out.String())
 	}
-	for _, name := range []string{o.JSON, o.Page} {
-		if b, err := os.ReadFile(name); err != nil || len(b) < 500 {
-			t.Errorf("%s: %d bytes, %v", name, len(b), err)
+	for name, limits := range map[string]string{o.JSON: `"ttft_ms": 1500,`, o.Page: tables[0].Limits.String()} {
+		if b, err := os.ReadFile(name); err != nil || !strings.Contains(string(b), limits) {
+			t.Errorf("%s, %v: no %s in %d bytes", name, err, limits, len(b))
 		}
+	}
+	if first, _, _ := strings.Cut(out.String(), "\n"); !strings.HasSuffix(first, "first token within 1500 ms and a mean time between tokens of at most 60 ms") {
+		t.Errorf("the title does not state the limits: %s", first)
 	}
 	for _, bad := range []Options{{Seeds: 0}, {Seeds: 1, Policies: []string{"luck"}}, {Seeds: 1, Scenarios: []string{"mars"}}} {
 		if err := bad.Validate(); err == nil {

@@ -109,7 +109,7 @@ func TraceScenario(path string, f Format, steps *engine.Steps) (Scenario, error)
 	length := max(time.Second, all[len(all)-1].At)
 	speedUp := traceLoad * capacity * length.Seconds() / float64(max(1, fresh))
 	name := strings.TrimSuffix(filepath.Base(path), filepath.Ext(path))
-	return Scenario{Name: name, About: fmt.Sprintf("%s trace, %.1f times as fast", f, speedUp), Hardware: h, Limits: Limits{2500 * time.Millisecond, 60 * time.Millisecond},
+	return Scenario{Name: name, About: fmt.Sprintf("%s trace, %.1f times as fast", f, speedUp), Hardware: h, Limits: traceLimits,
 		Load: func(seed uint64) ([]workload.Request, error) { return window(all, speedUp, seed), nil }, Duration: Span, WarmUp: 10 * time.Second, Routers: 1}, nil
 }
 
