@@ -13,6 +13,7 @@ type simulateCmd struct {
 	Seeds    int      `help:"Runs of each policy in each scenario." default:"3"`
 	Scenario []string `help:"Scenario to run; may be given several times (default: all)." placeholder:"NAME"`
 	Policy   []string `help:"Policy to run; may be given several times (default: all)." placeholder:"NAME"`
+	Workers  int      `help:"Workers of each scenario, 8 to 4096; the rate of requests grows with them (default: 8)." placeholder:"N"`
 	Trace    []string `help:"Trace that is a scenario too; may be given several times." type:"path" placeholder:"FILE"`
 	Format   string   `help:"Form of the traces: ${enum}. The last one is a directory." enum:"mooncake,bailian,kv-cache-tester" default:"mooncake"`
 	Engine   string   `help:"File of a recorded engine that serves the traces (default: a modelled H100)." type:"path" placeholder:"FILE"`
@@ -56,5 +57,5 @@ func (c *simulateCmd) calibration(out io.Writer) calibrate.Options {
 }
 
 func (c *simulateCmd) options(out io.Writer) simulate.Options {
-	return simulate.Options{Seeds: c.Seeds, Scenarios: c.Scenario, Policies: c.Policy, Traces: c.Trace, Format: simulate.Format(c.Format), Engine: c.Engine, Evict: c.Evict, JSON: c.JSON, Page: c.Page, Out: out}
+	return simulate.Options{Seeds: c.Seeds, Scenarios: c.Scenario, Policies: c.Policy, Workers: c.Workers, Traces: c.Trace, Format: simulate.Format(c.Format), Engine: c.Engine, Evict: c.Evict, JSON: c.JSON, Page: c.Page, Out: out}
 }

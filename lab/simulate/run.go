@@ -29,6 +29,8 @@ type Options struct {
 	// Engine is the file of a recorded engine, which serves the traces and nothing else. Empty is the
 	// built-in engine.
 	Engine string
+	// Workers are those of each generated scenario, whose rates grow with them; 0 is workersOfAll.
+	Workers int
 	// Seeds are 1 to Seeds.
 	Seeds int
 	// Evict compares what tiers keep, and no ways to choose a worker.
@@ -47,13 +49,19 @@ func (o *Options) Validate() error {
 	if o.Seeds < 1 || o.Seeds > maxSeeds {
 		return fmt.Errorf("simulate seeds: %d is not in 1..%d", o.Seeds, maxSeeds)
 	}
+	if o.Workers != 0 && (o.Workers < workersOfAll || o.Workers > MaxWorkers) {
+		return fmt.Errorf("simulate workers: %d is not in %d..%d", o.Workers, workersOfAll, MaxWorkers)
+	}
+	if o.Workers != 0 && len(o.Traces) > 0 {
+		return fmt.Errorf("simulate workers: %d serve no trace, which has eight: want no trace", o.Workers)
+	}
 	for _, name := range o.Policies {
 		if _, ok := policy.Named(name); !ok {
 			return fmt.Errorf("simulate policy: %q is none", name)
 		}
 	}
 	for _, name := range o.Scenarios {
-		if !slices.ContainsFunc(Scenarios(), func(s Scenario) bool { return s.Name == name }) {
+		if !slices.ContainsFunc(Scenarios(workersOfAll), func(s Scenario) bool { return s.Name == name }) {
 			return fmt.Errorf("simulate scenario: %q is none", name)
 		}
 	}
@@ -152,7 +160,7 @@ func (o *Options) scenarios() ([]Scenario, error) {
 			return nil, err
 		}
 	}
-	for _, s := range Scenarios() {
+	for _, s := range Scenarios(cmp.Or(o.Workers, workersOfAll)) {
 		if o.Engine == "" && len(o.Scenarios) == 0 || slices.Contains(o.Scenarios, s.Name) {
 			out = append(out, s)
 		}
@@ -245,7 +253,7 @@ func CompareFleet(ctx context.Context, policyName string, n, seeds int) (Fleet, 
 	if !ok {
 		return Fleet{}, fmt.Errorf("simulate policy: %q is none", policyName)
 	}
-	all := Scenarios()
+	all := Scenarios(workersOfAll)
 	synced := all[slices.IndexFunc(all, func(s Scenario) bool { return s.Name == "synced" })]
 	synced.Routers = n
 	one, stale := synced, synced

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/blockyard-ai/blockyard/lab/simulate/engine"
@@ -117,12 +118,19 @@ const SyncLag = 2 * time.Millisecond
 // Span is how long requests of a generated scenario begin.
 const Span = 40 * time.Second
 
-// Scenarios returns the generated scenarios.
-func Scenarios() []Scenario {
-	const span = Span
+// workersOfAll is the number of workers that the rates of the generated scenarios are made for, and
+// MaxWorkers bounds others.
+const workersOfAll, MaxWorkers = 8, 4096
+
+// Scenarios returns the generated scenarios with workersOfAll workers or more. Rates grow with them.
+func Scenarios(workers int) []Scenario { return generated(workers, Span) }
+
+// generated returns the scenarios with requests that begin within span.
+func generated(workers int, span time.Duration) []Scenario {
+	scale := float64(workers) / workersOfAll
 	chat := func(rate float64, change func(*workload.Options)) func(uint64) ([]workload.Request, error) {
 		return func(seed uint64) ([]workload.Request, error) {
-			o := workload.Options{Seed: seed, SystemPrompts: 40, Rate: rate,
+			o := workload.Options{Seed: seed, SystemPrompts: 40, Rate: rate * scale,
 				System: workload.Lengths{Median: 1200, Sigma: 0.7, Min: 100, Max: 6000},
 				User:   workload.Lengths{Median: 300, Sigma: 1.1, Min: 8, Max: 6000},
 				Output: workload.Lengths{Median: 180, Sigma: 0.7, Min: 4, Max: 1200},
@@ -130,7 +138,7 @@ func Scenarios() []Scenario {
 			if change != nil {
 				change(&o)
 			}
-			o.Requests = int(rate * span.Seconds() * o.Turns * 0.9)
+			o.Requests = int(o.Rate * span.Seconds() * o.Turns * 0.9)
 			return workload.Generate(o)
 		}
 	}
@@ -140,35 +148,36 @@ func Scenarios() []Scenario {
 		o.Output = workload.Lengths{Median: 120, Sigma: 0.6, Min: 4, Max: 600}
 	}
 	unshared := func(o *workload.Options) {
-		o.SystemPrompts, o.SystemZipf = 100_000, 0.001
+		o.SystemPrompts, o.SystemZipf = min(int(100_000*scale), 10_000_000), 0.001
 		o.System = workload.Lengths{Median: 1500, Sigma: 1, Min: 64, Max: 12_000}
 		o.Turns = 1
 	}
 	agents := func(seed uint64) ([]workload.Request, error) {
-		return workload.Agents(workload.AgentOptions{Seed: seed, Sessions: 120, Rate: 2, Systems: 6,
+		return workload.Agents(workload.AgentOptions{Seed: seed, Sessions: int(3 * scale * span.Seconds()), Rate: 2 * scale, Systems: 6,
 			System: workload.Lengths{Median: 9000, Sigma: 0.3, Min: 3000, Max: 16_000},
 			Tool:   workload.Lengths{Median: 500, Sigma: 1.3, Min: 16, Max: 12_000},
 			Output: workload.Lengths{Median: 110, Sigma: 0.8, Min: 8, Max: 1000},
 			Turns:  14, MaxTurns: 40, Forks: 0.08, Tools: 3 * time.Second})
 	}
 	base := func(name, about string, h Hardware, load func(uint64) ([]workload.Request, error)) Scenario {
-		return Scenario{Name: name, About: about, Hardware: h, Limits: generatedLimits, Load: load, Duration: span, WarmUp: 10 * time.Second, Routers: 1}
+		return Scenario{Name: name, About: about, Hardware: h, Limits: generatedLimits, Load: load, Duration: span, WarmUp: span / 4, Routers: 1}
 	}
-	slowDisk := machines(equal(8))
+	same := machines(equal(workers))
+	slowDisk := same
 	slowDisk.HostBlocks, slowDisk.DiskBytes = 2500, 1.5e9
 	all := []Scenario{
-		base("chat", "conversations with shared system prompts", machines(equal(8)), chat(20, nil)),
-		base("chat-busy", "the same at 1.6 times the rate", machines(equal(8)), chat(32, nil)),
-		base("documents", "questions about long documents", machines(equal(8)), chat(9, documents)),
-		base("agents", "agents with tools and helpers", machines(equal(8)), agents),
-		base("forks", "conversations that continue one new history at nearly the same time", machines(equal(8)), forks(4, span)),
-		base("unshared", "prompts that share nothing, equal workers", machines(equal(8)), chat(36, unshared)),
-		base("speeds", "workers of two speeds", machines([]float64{1, 0.4, 1, 0.4, 1, 0.4, 1, 0.4}), chat(18, nil)),
+		base("chat", "conversations with shared system prompts", same, chat(20, nil)),
+		base("chat-busy", "the same at 1.6 times the rate", same, chat(32, nil)),
+		base("documents", "questions about long documents", same, chat(9, documents)),
+		base("agents", "agents with tools and helpers", same, agents),
+		base("forks", "conversations that continue one new history at nearly the same time", same, forks(4*scale, span)),
+		base("unshared", "prompts that share nothing, equal workers", same, chat(36, unshared)),
+		base("speeds", "workers of two speeds", machines(slices.Repeat([]float64{1, 0.4}, workers/2+1)[:workers]), chat(18, nil)),
 		base("disk", "host memory too small, and a disk that becomes ten times slower", slowDisk, chat(7, documents)),
-		base("churn", "two workers die, two join and start slowly, one slows down", machines(equal(8)), chat(18, nil)),
-		base("routers", "four routers that know of one another only by reports", machines(equal(8)), chat(22, nil)),
-		base("synced", "the same routers sharing their bookings", machines(equal(8)), chat(22, nil)),
-		base("burst", "seven times the rate for six seconds", machines(equal(8)), burst(chat(14, nil), chat(90, nil))),
+		base("churn", "two workers die, two join and start slowly, one slows down", same, chat(18, nil)),
+		base("routers", "four routers that know of one another only by reports", same, chat(22, nil)),
+		base("synced", "the same routers sharing their bookings", same, chat(22, nil)),
+		base("burst", "seven times the rate for six seconds", same, burst(chat(14, nil), chat(90, nil))),
 	}
 	for i := range all {
 		all[i].complicate()
@@ -184,8 +193,11 @@ func (s *Scenario) complicate() {
 	case "disk":
 		s.Events = []Event{{At: 22 * time.Second, Kind: Disk, Factor: 0.1}}
 	case "churn":
-		s.Events = []Event{{At: 18 * time.Second, Kind: Kill, Worker: 0}, {At: 21 * time.Second, Kind: Add, Speed: 1},
-			{At: 26 * time.Second, Kind: Slow, Worker: 3, Factor: 0.4}, {At: 32 * time.Second, Kind: Drain, Worker: 5}, {At: 35 * time.Second, Kind: Add, Speed: 1}}
+		for first := 0; first+workersOfAll <= len(s.Hardware.Speeds); first += workersOfAll {
+			s.Events = append(s.Events, Event{At: 18 * time.Second, Kind: Kill, Worker: first}, Event{At: 21 * time.Second, Kind: Add, Speed: 1},
+				Event{At: 26 * time.Second, Kind: Slow, Worker: first + 3, Factor: 0.4}, Event{At: 32 * time.Second, Kind: Drain, Worker: first + 5},
+				Event{At: 35 * time.Second, Kind: Add, Speed: 1})
+		}
 		s.Hardware.WarmUp = 400
 	case "routers", "synced":
 		s.Routers, s.Lag = 4, 50*time.Millisecond

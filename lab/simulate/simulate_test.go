@@ -215,7 +215,8 @@ func TestRunWritesTablesAndFiles(t *testing.T) {
 	if first, _, _ := strings.Cut(out.String(), "\n"); !strings.HasSuffix(first, "first token within 1500 ms and a mean time between tokens of at most 60 ms") {
 		t.Errorf("the title does not state the limits: %s", first)
 	}
-	for _, bad := range []Options{{Seeds: 0}, {Seeds: 1, Policies: []string{"luck"}}, {Seeds: 1, Scenarios: []string{"mars"}}} {
+	for _, bad := range []Options{{Seeds: 0}, {Seeds: 1, Policies: []string{"luck"}}, {Seeds: 1, Scenarios: []string{"mars"}},
+		{Seeds: 1, Workers: 7}, {Seeds: 1, Workers: MaxWorkers + 1}, {Seeds: 1, Workers: 16, Traces: []string{trace}}} {
 		if err := bad.Validate(); err == nil {
 			t.Errorf("%+v is valid", bad)
 		}

@@ -88,7 +88,7 @@ func TraceScenario(path string, f Format, steps *engine.Steps) (Scenario, error)
 	if err != nil {
 		return Scenario{}, err
 	}
-	h := machines(equal(8))
+	h := machines(equal(workersOfAll))
 	h.useEngine(steps)
 	block := traceBlock(f)
 	ratio := float64(h.BlockSize) / float64(block)

@@ -77,7 +77,7 @@ func (o Options) Validate() error {
 		min, max float64
 	}{
 		{"requests", float64(o.Requests), 1, 1e7},
-		{"system prompts", float64(o.SystemPrompts), 1, 1e5},
+		{"system prompts", float64(o.SystemPrompts), 1, 1e7},
 		{"system zipf exponent", o.SystemZipf, 0, 10},
 		{"turns", o.Turns, 1, 1000},
 		{"max turns", float64(o.MaxTurns), 1, 1000},

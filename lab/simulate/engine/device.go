@@ -49,7 +49,7 @@ type deviceSlot struct {
 }
 
 func newDevice(capacity int, sink Sink) *device {
-	return &device{sink: sink, slots: make([]deviceSlot, 1, capacity+1), capacity: capacity}
+	return &device{sink: sink, slots: make([]deviceSlot, 1), capacity: capacity}
 }
 
 // available returns how many blocks can be taken.

@@ -17,35 +17,45 @@ type Chain struct {
 func (c Chain) first(n int) Chain { return Chain{c.Blocks[:n], c.Numbers[:n]} }
 
 // slots has the slot of each block of a cache, by the block's number. A simulation looks up hundreds of
-// millions, most of them in the order of a text. The zero value is empty.
+// millions, most of them in the order of a text. A cache of many has few of the blocks of a run, so that
+// numbers without a block near them take a pointer each pageSize. The zero value is empty.
 type slots struct {
-	of []uint32 // the slot plus 1, 0 for an unknown block
-	n  int
+	pages []*page
+	n     int
 }
+
+// page has slots plus 1, 0 for an unknown block.
+type page [pageSize]uint32
+
+const pageSize = 256
 
 // get returns the slot of a block; ok is false for an unknown block.
 func (t *slots) get(number uint32) (slot uint32, ok bool) {
-	if int(number) >= len(t.of) {
-		return 0, false
+	if at := number / pageSize; int(at) < len(t.pages) && t.pages[at] != nil {
+		slot = t.pages[at][number%pageSize]
 	}
-	return t.of[number] - 1, t.of[number] != 0
+	return slot - 1, slot != 0
 }
 
 // put sets the slot of a block.
 func (t *slots) put(number, slot uint32) {
-	for int(number) >= len(t.of) {
-		t.of = append(t.of, make([]uint32, max(1024, len(t.of)))...)
+	at := int(number / pageSize)
+	if at >= len(t.pages) {
+		t.pages = append(t.pages, make([]*page, at+1-len(t.pages))...)
 	}
-	if t.of[number] == 0 {
+	if t.pages[at] == nil {
+		t.pages[at] = new(page)
+	}
+	if t.pages[at][number%pageSize] == 0 {
 		t.n++
 	}
-	t.of[number] = slot + 1
+	t.pages[at][number%pageSize] = slot + 1
 }
 
 // remove forgets a block.
 func (t *slots) remove(number uint32) {
 	if _, ok := t.get(number); ok {
-		t.of[number] = 0
+		t.pages[number/pageSize][number%pageSize] = 0
 		t.n--
 	}
 }

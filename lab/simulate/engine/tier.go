@@ -29,7 +29,7 @@ type tierSlot struct {
 }
 
 func newTier(capacity int, sink Sink) *tier {
-	t := &tier{sink: sink, order: policy.NewLeafLRU(), slots: make([]tierSlot, 0, capacity), capacity: capacity}
+	t := &tier{sink: sink, order: policy.NewLeafLRU(), capacity: capacity}
 	if capacity > 0 {
 		t.order.AddExtent(0, uint32(capacity))
 	}
