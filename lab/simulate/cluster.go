@@ -38,25 +38,26 @@ type cluster struct {
 	good   int
 	err    error
 	// herd integrates the backlogs of equal workers over time.
-	herd herd
+	herd   herd
+	poison poison
 }
 
 // attempt is a prompt on its way through one worker.
 type attempt struct {
-	c      *cluster
-	p      *prompt
-	router *router
-	id     string
-	worker kv.Worker
-	began  time.Duration // when the prompt was first sent
-	first  time.Duration
-	gaps   float64 // seconds
-	tokens int
-	tries  int
+	c             *cluster
+	p             *prompt
+	router        *router
+	id            string
+	worker        kv.Worker
+	began         time.Duration // when the prompt was first sent
+	first         time.Duration
+	gaps          float64 // seconds
+	tokens, tries int
 	// firstTry and lastTry are when a worker that died brought the first token, and when it died. Both
 	// are 0 without a token.
 	firstTry, lastTry time.Duration
 	measured          bool
+	spoil             spoil // of the message that the first token has come
 	request           engine.Request
 }
 
@@ -78,6 +79,7 @@ func simulate(s *Scenario, prompts []*prompt, p policy.Policy, seed uint64) (Res
 // newCluster returns a cluster with its workers, and with everything that is to happen.
 func newCluster(s *Scenario, prompts []*prompt, p policy.Policy, seed uint64) (*cluster, error) {
 	c := &cluster{scenario: s, policy: p, seed: seed, engines: make(map[kv.Worker]*engine.Engine), numbers: make(map[kv.Owner]uint64)}
+	c.poison = newPoison(s.Spoiled, seed)
 	c.count(prompts)
 	for i := range max(1, s.Routers) {
 		r, err := newRouter(c, i)
@@ -190,7 +192,7 @@ func (c *cluster) second() {
 	}
 }
 
-// report sends a load report to all routers, over the wire.
+// report sends a load report over the wire.
 func (c *cluster) report(l kvevent.LoadReport) {
 	c.wire = kvevent.AppendLoadReport(c.wire[:0], &l)
 	got, err := kvevent.DecodeLoadReport(c.wire)
@@ -198,9 +200,7 @@ func (c *cluster) report(l kvevent.LoadReport) {
 		c.fail(err)
 		return
 	}
-	for _, r := range c.routers {
-		r.report(&got)
-	}
+	c.deliver(got)
 }
 
 // happen makes an event of the scenario happen.
@@ -250,6 +250,7 @@ func (c *cluster) send(a *attempt) {
 func (a *attempt) submit(w kv.Worker) {
 	a.worker = w
 	a.c.routed[int(w.ID)-1]++
+	a.tellSent()
 	a.request = engine.Request{Chain: a.p.text, Prompt: a.p.tokens, Output: a.p.output,
 		First: a.onFirst, Block: a.onBlock, Last: a.onLast, Lost: a.onLost, Gap: a.onGap}
 	a.c.engines[w].Submit(&a.request)
@@ -257,8 +258,7 @@ func (a *attempt) submit(w kv.Worker) {
 
 func (a *attempt) onFirst() {
 	a.first = a.c.clock.Now()
-	// After a drain the router has forgotten the request, which is no failure.
-	_ = a.router.decide.MarkPrefillCompleted(a.id)
+	a.tellFirst()
 	if !a.measured {
 		return
 	}

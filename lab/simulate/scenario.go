@@ -80,6 +80,10 @@ type Scenario struct {
 	// Synced routers share their bookings, which reach the others after SyncLag.
 	Synced bool
 	Events []Event
+	// Spoiled is the share of load reports and of messages of a first token that are dropped, late or wrong.
+	Spoiled float64
+	// OnlyNamed scenarios run only when they are named.
+	OnlyNamed bool
 	// EqualUnshared marks a scenario for the measure of herding: equal workers and no shared prefix.
 	EqualUnshared bool
 }
@@ -177,6 +181,7 @@ func generated(workers int, span time.Duration) []Scenario {
 		base("churn", "two workers die, two join and start slowly, one slows down", same, chat(18, nil)),
 		base("routers", "four routers that know of one another only by reports", same, chat(22, nil)),
 		base("synced", "the same routers sharing their bookings", same, chat(22, nil)),
+		base("poisoned", "a third of the reports and of the times to a first token are dropped, late or wrong", same, chat(22, nil)),
 		base("burst", "seven times the rate for six seconds", same, burst(chat(14, nil), chat(90, nil))),
 	}
 	for i := range all {
@@ -199,6 +204,8 @@ func (s *Scenario) complicate() {
 				Event{At: 35 * time.Second, Kind: Add, Speed: 1})
 		}
 		s.Hardware.WarmUp = 400
+	case "poisoned":
+		s.Spoiled, s.OnlyNamed = 1./3, true
 	case "routers", "synced":
 		s.Routers, s.Lag = 4, 50*time.Millisecond
 		s.Synced = s.Name == "synced"
