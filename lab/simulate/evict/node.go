@@ -88,20 +88,28 @@ type Tiering struct {
 	Budget float64
 }
 
-// Tierings are the compared ways. The first writes all and evicts by age.
+// Tierings are the compared ways. The first writes all and evicts by age. Those with a filter ("freq", "f"), a
+// budget or both have one rule for both tiers.
 func Tierings() []Tiering {
 	lru, adaptive := policy.RuleLRU, policy.RuleAdaptive
-	return []Tiering{
+	all := []Tiering{
 		{Name: "lru/lru", Host: lru, Disk: lru},
 		{Name: "lru/adapt", Host: lru, Disk: adaptive},
 		{Name: "adapt/lru", Host: adaptive, Disk: lru},
 		{Name: "adapt/adapt", Host: adaptive, Disk: adaptive},
-		{Name: "frequency", Host: adaptive, Disk: adaptive, Min: 2},
-		{Name: "budget 1/5", Host: adaptive, Disk: adaptive, Budget: 0.2},
-		{Name: "budget 1/10", Host: adaptive, Disk: adaptive, Budget: 0.1},
-		{Name: "budget 1/20", Host: adaptive, Disk: adaptive, Budget: 0.05},
-		{Name: "freq+1/20", Host: adaptive, Disk: adaptive, Min: 2, Budget: 0.05},
 	}
+	for _, r := range []struct {
+		name string
+		rule policy.Rule
+	}{{"lru", lru}, {"adapt", adaptive}} {
+		all = append(all,
+			Tiering{Name: r.name + " freq", Host: r.rule, Disk: r.rule, Min: 2},
+			Tiering{Name: r.name + " 1/5", Host: r.rule, Disk: r.rule, Budget: 0.2},
+			Tiering{Name: r.name + " 1/10", Host: r.rule, Disk: r.rule, Budget: 0.1},
+			Tiering{Name: r.name + " 1/20", Host: r.rule, Disk: r.rule, Budget: 0.05},
+			Tiering{Name: r.name + " f+1/20", Host: r.rule, Disk: r.rule, Min: 2, Budget: 0.05})
+	}
+	return all
 }
 
 const (

@@ -89,7 +89,7 @@ func TestReport(t *testing.T) {
 		t.Fatal(err)
 	}
 	ofOptimum, ofBest := Worst(rows, policy.RuleLRU.String())
-	if !strings.Contains(out.String(), "\nsmall ") || !strings.Contains(out.String(), "least share of best") || !strings.Contains(out.String(), "% written") || len(rows[0].ByTiering) != len(Tierings()) || ofOptimum > ofBest {
+	if !strings.Contains(out.String(), "\nsmall ") || !strings.Contains(out.String(), "least share of best") || !strings.Contains(out.String(), "% written") || !strings.Contains(out.String(), " lru freq ") || !strings.Contains(out.String(), " adapt f+1/20") || len(rows[0].ByTiering) != len(Tierings()) || ofOptimum > ofBest {
 		t.Errorf("%s\n%v of the optimum, %v of the best", out.String(), ofOptimum, ofBest)
 	}
 }
