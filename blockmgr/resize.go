@@ -149,8 +149,7 @@ func (p *Pool) resized() {
 	p.wakeGrowerLocked()
 }
 
-// trim begins to give back what is beyond tiers' sizes and limits. The result is closed when nothing is
-// beyond any more; see settle.Loop.
+// trim begins to give back what is beyond sizes and limits. The result is closed when nothing is; see settle.Loop.
 func (b *broker) trim() (settled <-chan struct{}) { return b.trimmer.Begin() }
 
 // trimIfLimited is trim, if a model or a tenant has a limit: what an earlier agent left in a tier may be
@@ -202,8 +201,7 @@ func (b *broker) arena(lv registry.Level) arenaSize {
 	return nil
 }
 
-// trimPools makes pools give extents of a tier until used returns at most bound. within says that it
-// does.
+// trimPools makes pools give extents of a tier until used returns at most bound. within says that it does.
 func (b *broker) trimPools(pools []*Pool, lv registry.Level, bound uint64, used func() uint64) (within bool) {
 	for used() > bound {
 		if !b.giveOne(pools, lv, bound) {
@@ -244,8 +242,7 @@ func poolsOf(pools []*Pool, model string) (own []*Pool) {
 	return own
 }
 
-// trimTenants evicts blocks of tenants that are over their limits, a few hundred under one lock. within
-// says that none is any more.
+// trimTenants evicts blocks of tenants over their limits, a few hundred under one lock. within: none is any more.
 func (p *Pool) trimTenants() (within bool) {
 	for {
 		var more bool
