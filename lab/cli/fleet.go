@@ -31,7 +31,7 @@ type soakFleetCmd struct {
 
 // Help implements kong's HelpProvider.
 func (soakFleetCmd) Help() string {
-	return `Routers that share their bookings, agents, simulated engines and a NATS server run as processes. Clients book requests at any router and report their progress to any other. Routers, agents and the NATS server are killed or stopped, and started again. After five seconds without load each router must have booked every live request once. The exit status is 1 when a router differs, and when the run proves nothing.`
+	return `Routers that share their bookings, agents, simulated engines and a NATS server run as processes. Clients book requests at any router and report their progress to any other. Routers, agents and the NATS server are killed or stopped, and started again. After five seconds without load each router must have booked every live request once. The exit status is 1 when a router differs, when simulated routers are more than 3 % slower than one, and when the run proves nothing.`
 }
 
 // Validate implements kong's interface; its errors are errors of usage.

@@ -13,7 +13,7 @@ func TestRoutersAgreeAfterEveryKill(t *testing.T) {
 	if status != 0 {
 		t.Errorf("status %d, standard error %q, standard output:\n%s", status, stderr, stdout)
 	}
-	last := regexp.MustCompile(`^soak-fleet: routers=3 kills=6 diverged=0 lost=0 double_booked=0 ttft_vs_one=not_measured$`)
+	last := regexp.MustCompile(`^soak-fleet: routers=3 kills=6 diverged=0 lost=0 double_booked=0 ttft_vs_one=not_measured ttft_p99_vs_one=not_measured$`)
 	if line := lastLine(stdout); !last.MatchString(line) {
 		t.Errorf("last line %q", line)
 	}

@@ -1,8 +1,11 @@
 package fleet
 
 import (
+	"math"
 	"strings"
 	"testing"
+
+	"github.com/blockyard-ai/blockyard/lab/simulate"
 )
 
 // The comparison sees everything that may be wrong, and names it.
@@ -52,10 +55,14 @@ func TestVerdictNamesWhatIsWrong(t *testing.T) {
 		"no kill of a route": func(w *world) { w.tally.routerKills = 0 },
 		"no restatement":     func(w *world) { w.tally.restatements = 0 },
 		"no compared":        func(w *world) { w.tally.compared = 0 },
+		"ttft_vs_one=1.031":  func(w *world) { w.simulated = &simulate.Fleet{Mean: 1.031, P99: 1.03} },
+		"p99_vs_one=1.031":   func(w *world) { w.simulated = &simulate.Fleet{Mean: 1.03, P99: 1.031} },
+		"ttft_vs_one=NaN":    func(w *world) { w.simulated = &simulate.Fleet{Mean: math.NaN(), P99: 1} },
 	} {
 		w := &world{o: &Options{Seed: 5}, ledger: newLedger(), tally: good}
 		w.ledger.freed.Add(1)
 		w.ledger.outputs.Add(1)
+		w.simulated = &simulate.Fleet{Mean: maxRatio, P99: maxRatio}
 		spoil(w)
 		if err := w.verdict(); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("verdict %v, want %q", err, want)

@@ -19,7 +19,7 @@ func Run(ctx context.Context, o Options) error {
 		return err
 	}
 	o = o.withDefaults()
-	ratio := "not_measured"
+	var simulated *simulate.Fleet
 	if o.Seeds > 0 {
 		f, err := simulate.CompareFleet(ctx, "weights", o.Routers, o.Seeds)
 		if err != nil {
@@ -27,13 +27,14 @@ func Run(ctx context.Context, o Options) error {
 		}
 		fmt.Fprintf(o.Out, "simulated: time to the first token of %d routers over that of one: mean %.3f, p99 %.3f; without shared bookings %.3f, %.3f\n",
 			f.Routers, f.Mean, f.P99, f.StaleMean, f.StaleP99)
-		ratio = fmt.Sprintf("%.3f", f.Mean)
+		simulated = &f
 	}
 	w, err := o.play(ctx)
 	if err != nil {
 		return fmt.Errorf("soak-fleet: %w (seed %d)", err, o.Seed)
 	}
-	return w.report(ratio)
+	w.simulated = simulated
+	return w.report()
 }
 
 // play makes a run with processes of its own.
@@ -131,8 +132,12 @@ func (w *world) breakThings(ctx context.Context, bag *[]fault) error {
 }
 
 // report prints the figures of a run and returns its verdict.
-func (w *world) report(ratio string) error {
+func (w *world) report() error {
 	t := &w.tally
+	mean, p99 := "not_measured", "not_measured"
+	if f := w.simulated; f != nil {
+		mean, p99 = fmt.Sprintf("%.3f", f.Mean), fmt.Sprintf("%.3f", f.P99)
+	}
 	var b strings.Builder
 	for _, n := range w.notes {
 		fmt.Fprintf(&b, "  %s\n", n)
@@ -145,14 +150,17 @@ func (w *world) report(ratio string) error {
 	fmt.Fprintf(&b, "bookings compared %d; all routers agreed %d ms after the load at the latest; %d marks forwarded, %d messages, %d lost, %d restatements\n",
 		t.compared, t.settled.Milliseconds(), t.forwarded, t.messages, t.missed, t.restatements)
 	fmt.Fprintf(&b, "seed %d\n", w.o.Seed)
-	fmt.Fprintf(&b, "soak-fleet: routers=%d kills=%d diverged=%d lost=%d double_booked=%d ttft_vs_one=%s\n",
-		w.o.Routers, t.kills, t.diverged, t.lost, t.doubleBooked, ratio)
+	fmt.Fprintf(&b, "soak-fleet: routers=%d kills=%d diverged=%d lost=%d double_booked=%d ttft_vs_one=%s ttft_p99_vs_one=%s\n",
+		w.o.Routers, t.kills, t.diverged, t.lost, t.doubleBooked, mean, p99)
 	_, err := fmt.Fprint(w.o.Out, b.String())
 	return errors.Join(err, w.verdict())
 }
 
-// verdict returns an error for a run whose routers differed, and for a run that proves nothing because it
-// compared no booking or killed no process of a kind.
+// maxRatio bounds the simulated times to the first token of all routers over those of one router.
+const maxRatio = 1.03
+
+// verdict returns an error for a run whose routers differed, for simulated routers that are slower than one by more
+// than maxRatio, and for a run that proves nothing because it compared no booking or killed no process of a kind.
 func (w *world) verdict() error {
 	t, l := &w.tally, w.ledger
 	wrong := func(format string, args ...any) error {
@@ -161,6 +169,9 @@ func (w *world) verdict() error {
 	if t.diverged+t.lost+t.doubleBooked > 0 || l.unknown.Load()+l.unanswered.Load() > 0 {
 		return wrong("diverged=%d lost=%d double_booked=%d, marks not found %d, not answered %d",
 			t.diverged, t.lost, t.doubleBooked, l.unknown.Load(), l.unanswered.Load())
+	}
+	if f := w.simulated; f != nil && !(f.Mean <= maxRatio && f.P99 <= maxRatio) { // not a number is wrong too
+		return wrong("ttft_vs_one=%.3f ttft_p99_vs_one=%.3f, limit %.2f", f.Mean, f.P99, maxRatio)
 	}
 	for _, c := range []struct {
 		what  string

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/blockyard-ai/blockyard/lab/cluster"
+	"github.com/blockyard-ai/blockyard/lab/simulate"
 )
 
 // world is the processes of a run, what clients know, and the figures.
@@ -28,6 +29,8 @@ type world struct {
 	notes   []string
 
 	tally tally
+	// simulated has the ratios of the times to the first token, nil without a simulation.
+	simulated *simulate.Fleet
 }
 
 // tally has the figures of a run.
