@@ -35,7 +35,7 @@ func (f *indexLogFlags) validate() error {
 
 // benchIndexCmd measures the router's index and its decisions.
 type benchIndexCmd struct {
-	Log       []string      `help:"Op log to replay; may be given several times. Each gives a row; the last line is about the last log (default: three logs that are made)." type:"path" placeholder:"FILE"`
+	Log       []string      `help:"Op log to replay; may be given several times. Each gives a row; the last line is about the last log (default: four logs that are made)." type:"path" placeholder:"FILE"`
 	Rounds    int           `help:"Measurements of throughput; odd." default:"3"`
 	Busy      float64       `help:"Least seconds of measuring lookups beside a writer, and ages of events." default:"2"`
 	Decisions int           `help:"Decisions that are timed in each case." default:"300"`
@@ -46,7 +46,7 @@ type benchIndexCmd struct {
 
 // Help implements kong's HelpProvider.
 func (benchIndexCmd) Help() string {
-	return `Events applied, events and queries in the order of a log, the time of a query at rest and beside a writer, the age of an event when a reader sees it, and memory for each block that a worker holds; then one decision for a prompt of 240,000 tokens that 96 workers hold, and the choice among 10,000 workers. Each is measured in a process of its own. All answers must add up to what the log says. Without a log three are made: one as production traffic is shaped, one whose prompts part ways anywhere, and one that besides has events of one block and removals from anywhere.`
+	return `Events applied, events and queries in the order of a log, the time of a query at rest and beside a writer, the age of an event when a reader sees it, and memory for each block that a worker holds; then one decision for a prompt of 240,000 tokens that 96 workers hold, and the choice among 10,000 workers. Each is measured in a process of its own. All answers must add up to what the log says. Without a log four are made: one as production traffic is shaped, the same with events of one block, one whose prompts part ways anywhere, and one that besides has events of one block and removals from anywhere.`
 }
 
 // Validate implements kong's interface; its errors are errors of usage.

@@ -32,7 +32,7 @@ func TestBenchIndexMeasuresEveryPart(t *testing.T) {
 			t.Errorf("%q: last line %q", flags, line)
 		}
 	}
-	for _, row := range []string{"\nworst ", "\nunfriendly ", "\ngenerated "} {
+	for _, row := range []string{"\nworst ", "\nunfriendly ", "\none-block ", "\ngenerated "} {
 		if !strings.Contains(rows, row) {
 			t.Errorf("no row %q in\n%s", row, rows)
 		}

@@ -47,7 +47,7 @@ func measurePart(t testing.TB, part Part, path string) (Figures, error) {
 // not.
 func TestEveryPartMeasuresSmallLogs(t *testing.T) {
 	for name, o := range map[string]loggen.Options{
-		"plain": tinyOptions(), "unfriendly": tinyOptions().Unfriendly(), "worst": tinyOptions().Worst(),
+		"plain": tinyOptions(), "unfriendly": tinyOptions().Unfriendly(), "worst": tinyOptions().Worst(), "one-block": tinyOptions().OneBlock(),
 	} {
 		path := tinyLog(t, o, nil)
 		for part, figures := range map[Part][]string{

@@ -62,8 +62,8 @@ func (p Part) concurrent() bool { return p == PartBusy || p == PartVisible }
 // Options of a run. The zero value of a field with a default is that default.
 type Options struct {
 	// Logs are paths of op logs; the last line is about the last one. Without paths
-	// three logs are made from Generate, in a directory in Dir: the worst, an
-	// unfriendly one, and one as Generate says.
+	// four logs are made from Generate, in a directory in Dir: the worst, an
+	// unfriendly one, one with events of one block, and one as Generate says.
 	Logs     []string
 	Generate loggen.Options
 	Dir      string
@@ -160,14 +160,15 @@ func Run(ctx context.Context, o Options) (err error) {
 	return err
 }
 
-// makeLogs generates the three default logs in dir and returns their paths, the one for the last
+// makeLogs generates the four default logs in dir and returns their paths, the one for the last
 // line last.
 func (o *Options) makeLogs(dir string) ([]string, error) {
 	var paths []string
 	for _, l := range []struct {
 		name string
 		o    loggen.Options
-	}{{"worst.log", o.Generate.Worst()}, {"unfriendly.log", o.Generate.Unfriendly()}, {"generated.log", o.Generate}} {
+	}{{"worst.log", o.Generate.Worst()}, {"unfriendly.log", o.Generate.Unfriendly()},
+		{"one-block.log", o.Generate.OneBlock()}, {"generated.log", o.Generate}} {
 		path := filepath.Join(dir, l.name)
 		if err := MakeLog(path, l.o); err != nil {
 			return nil, err

@@ -29,7 +29,7 @@ func TestRunPutsTheFiguresTogether(t *testing.T) {
 	if last := lines[len(lines)-1]; last != want {
 		t.Errorf("last line\n%s, want\n%s", last, want)
 	}
-	for _, row := range []string{"worst", "unfriendly", "generated"} {
+	for _, row := range []string{"worst", "unfriendly", "one-block", "generated"} {
 		if n := len(regexp.MustCompile(`(?m)^`+row+` +12\.34 +12\.34 +1\.24 +4000\.00 `).FindAllString(out.String(), -1)); n != 1 {
 			t.Errorf("%d rows of %s in\n%s", n, row, out.String())
 		}

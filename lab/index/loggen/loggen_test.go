@@ -35,7 +35,7 @@ func (h held) depths(seq []kv.SequenceHash) []uint32 {
 // The answers and totals in a log are those that a set of blocks for each engine
 // gives, whatever the shape of the log.
 func TestGeneratedAnswersAreRight(t *testing.T) {
-	for name, o := range map[string]Options{"plain": tiny(), "unfriendly": tiny().Unfriendly(), "worst": tiny().Worst()} {
+	for name, o := range map[string]Options{"plain": tiny(), "unfriendly": tiny().Unfriendly(), "worst": tiny().Worst(), "one-block": tiny().OneBlock()} {
 		t.Run(name, func(t *testing.T) {
 			words, err := Generate(o)
 			if err != nil {

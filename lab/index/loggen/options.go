@@ -83,6 +83,12 @@ func (o Options) Worst() Options {
 	return o
 }
 
+// OneBlock returns o with stored events of one block.
+func (o Options) OneBlock() Options {
+	o.Chunk = 1
+	return o
+}
+
 // Validate returns an error for the first field out of range. Zeros are defaults.
 func (o Options) Validate() error {
 	o = o.WithDefaults()
