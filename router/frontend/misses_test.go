@@ -3,10 +3,13 @@ package frontend_test
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
+	"regexp"
 	"runtime"
 	"slices"
+	"strconv"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -267,7 +270,53 @@ func TestEveryMissIsNamed(t *testing.T) {
 	}
 }
 
-// run injects a cause, and returns how many reports name it.
+// countedByCause returns the tokens that a counter of the front door has for each cause, those in one direction unless
+// it is empty.
+func (y *missYard) countedByCause(name, direction string) map[string]int {
+	y.t.Helper()
+	scraped := httptest.NewRecorder()
+	y.router.Metrics().Handler().ServeHTTP(scraped, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	if direction != "" {
+		direction = `direction="` + direction + `",`
+	}
+	series := regexp.MustCompile(`(?m)^blockyard_frontend_` + name + `\{cause="(\w+)",` + direction + `model="[^"]*",worker="[^"]*"\} (\S+)$`)
+	counted := make(map[string]int)
+	for _, m := range series.FindAllStringSubmatch(scraped.Body.String(), -1) {
+		tokens, err := strconv.ParseFloat(m[2], 64)
+		if err != nil {
+			y.t.Fatal(err)
+		}
+		counted[m[1]] += int(tokens)
+	}
+	return counted
+}
+
+// countersAgree compares the counters with the reports of all requests and with what was injected.
+func (c *injected) countersAgree(t *testing.T, y *missYard, times int) {
+	var missed, more, wantMissed, wantMore map[string]int
+	sourcetest.Eventually(t, "the counters have what the reports say", func() bool {
+		wantMissed, wantMore = make(map[string]int), make(map[string]int)
+		for _, e := range y.router.Misses().Recent(2*times + 1) {
+			for _, p := range e.Parts {
+				wantMissed[p.Cause.String()] += p.Tokens
+			}
+			if e.Difference.Tokens > 0 {
+				wantMore[e.Difference.Cause.String()] += e.Difference.Tokens
+			}
+		}
+		missed, more = y.countedByCause("missed_tokens_total", ""), y.countedByCause("cached_tokens_difference_total", "more")
+		return maps.Equal(missed, wantMissed) && maps.Equal(more, wantMore)
+	})
+	counted := more
+	if c.part {
+		counted = missed
+	}
+	if got, least := counted[c.want.Cause.String()], times*c.want.Tokens; got < least {
+		t.Errorf("counted %d tokens as %s, %d were injected: missed %v, delivered and not predicted %v", got, c.want.Cause, least, missed, more)
+	}
+}
+
+// run injects a cause, and returns how many reports name it. The counters must have the injected tokens too.
 func (c *injected) run(t *testing.T, times int) (named int) {
 	y := newMissYard(t)
 	ids := make(map[string]bool)
@@ -285,6 +334,7 @@ func (c *injected) run(t *testing.T, times int) (named int) {
 		}
 		return len(found) == times
 	})
+	c.countersAgree(t, y, times)
 	for id, e := range found {
 		got := e.Difference
 		if c.part {
