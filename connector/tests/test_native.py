@@ -277,7 +277,8 @@ class Serving(unittest.TestCase):
         self.scheduler.claim(request, targets)
         # No Work names the load, so session.wait() does not cover it.
         # The counters of bytes and time come last.
-        wait_until("the end of the load", lambda: self.session.stats()["copied_bytes"] == 48 * BLOCK)
+        copied = 48 * BLOCK
+        wait_until("the end of the load", lambda: self.session.stats()["copied_bytes"] == copied)
         for block, want in zip(targets, data, strict=True):
             self.assertTrue(self.kv.read(block) == want, f"block {block}")
         counters = self.session.stats()
