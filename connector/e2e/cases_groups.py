@@ -33,8 +33,10 @@ def reload(h: HybridBed) -> str:
         h.engine.reset_cache()
         before = h.bed.loaded(h.agent)
         same(h.engine.generate(prompt), reference, device.cached)
-        loads = h.bed.loaded(h.agent) - before
-        assert bool(loads) == bool(device.cached), f"{loads} blocks were loaded"
+        if device.cached:  # the agent counts a load shortly after the engine has its end
+            wait_until("blocks are loaded", lambda: h.bed.loaded(h.agent) > before)
+        else:
+            assert h.bed.loaded(h.agent) == before, "blocks were loaded"
         h.bed.reset_cache(h.agent, h.engine)
         hits.append(device.cached)
     h.bed.settled(h.agent)

@@ -2,6 +2,7 @@ package nats
 
 import (
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -31,14 +32,19 @@ func TestAStatusIsOfThisMoment(t *testing.T) {
 	}
 	var writing sync.WaitGroup
 	stop := make(chan struct{})
+	var unread atomic.Int64 // NATS drops messages when the consumer's channel is full
 	for i, s := range sources {
 		writing.Go(func() {
-			for block := 1; ; block++ {
+			for block := 1; ; {
 				select {
 				case <-stop:
 					return
 				case <-time.After(time.Duration(i) * 100 * time.Microsecond):
+				}
+				if unread.Load() < 1000 {
+					unread.Add(1)
 					s.Store(block, 1)
+					block++
 				}
 			}
 		})
@@ -53,6 +59,7 @@ func TestAStatusIsOfThisMoment(t *testing.T) {
 		switch {
 		case e != nil:
 			cursor[e.PublisherID] = e.Events[len(e.Events)-1].ID
+			unread.Add(-int64(len(e.Events)))
 		case status != nil:
 			statuses++
 			for _, one := range status.Streams {
