@@ -59,7 +59,7 @@ class Report:
 
     def __init__(self, device: str) -> None:
         self.document: dict[str, Any] = {"device": device, "failed": []}
-        self._table = ""
+        self._table = "plain"  # until the first head()
 
     def head(self, table: str, text: str) -> None:
         """Begins a table."""
@@ -77,9 +77,10 @@ class Report:
         """Reports an error in this context instead of a row. The next row is tried all the same."""
         try:
             yield
-        except RuntimeError as err:
-            self.document["failed"].append(f"{self._table}, {name}: {err}")
-            print(f"FAIL  {name}: {err}", flush=True)
+        except Exception as err:  # an OSError or MemoryError, too, ends this row alone
+            text = str(err) or type(err).__name__
+            self.document["failed"].append(f"{self._table}, {name}: {text}")
+            print(f"FAIL  {name}: {text}", flush=True)
 
 
 def measure(memory: Memory, rounds: int) -> dict[str, float]:

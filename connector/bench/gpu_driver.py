@@ -95,10 +95,6 @@ class Driver:
         self.call("cuMemcpyDtoDAsync_v2", *addresses, ctypes.c_size_t(size), self.stream)
         return gate.set
 
-    def close(self) -> None:
-        """Destroys the stream."""
-        self.call("cuStreamDestroy_v2", self.stream)
-
 
 class Mover:
     """The library's copies on CUDA, for a NativeCopier."""

@@ -21,7 +21,15 @@ from contextlib import closing, contextmanager
 from typing import NamedTuple
 
 from bench.gpu_driver import Driver
-from bench.gpu_memory import Layout, Memory, extent_of, layer_first, same_bytes, shared_memory
+from bench.gpu_memory import (
+    Layout,
+    Memory,
+    extent_of,
+    layer_first,
+    random_bytes,
+    same_bytes,
+    shared_memory,
+)
 from blockyard import native
 from blockyard.native_plane import NativePlane
 
@@ -84,7 +92,7 @@ def killed_agent(driver: Driver, plane: NativePlane, sizes: Sizes) -> None:
         os.close(files[0])
         with closing(memory):
             memory.pin()
-            noise = random.Random(SEED + 1).randbytes(layout.kv_bytes)
+            noise = random_bytes(random.Random(SEED + 1), layout.kv_bytes)
             driver.write(memory.kv, noise)
             ids = memory.ids(SEED)
             memory.begin(False, ids)
@@ -129,7 +137,7 @@ def wait_readable(file: int, what: str) -> None:
 
 def content(size: int, seed: int) -> bytes:
     """What the agent's slots hold."""
-    return random.Random(seed).randbytes(size)
+    return random_bytes(random.Random(seed), size)
 
 
 def write_slots(file: int, slots: int, slot_bytes: int, seed: int) -> None:

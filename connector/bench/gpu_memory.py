@@ -133,7 +133,12 @@ class Memory:
                 groups = self.pages.groups
                 self._copier.add(CopyJob(self._jobs, store, slots, blocks, groups, fence, group))
 
-    def finish(self, seconds: float = STALL_SECONDS) -> bool:
+    def finish(self) -> None:
+        """Waits for the copies of begin(). RuntimeError when none ends within a minute."""
+        if not self._wait(STALL_SECONDS):
+            raise RuntimeError(f"a copy does not end within {STALL_SECONDS} s")
+
+    def _wait(self, seconds: float) -> bool:
         """Waits for the copies of begin(). False when none ended for `seconds`."""
         until = time.monotonic() + seconds
         while self._left:
@@ -156,12 +161,8 @@ class Memory:
         """Copies all slots. Returns GB/s."""
         began = time.perf_counter()
         self.begin(store, ids)
-        self._finish()
+        self.finish()
         return self.count * self.slot / (time.perf_counter() - began) / 1e9
-
-    def _finish(self) -> None:
-        if not self.finish():
-            raise RuntimeError(f"a copy does not end within {STALL_SECONDS} s")
 
     def check(self, patience: float | None = None) -> None:
         """Stores blocks, loads them elsewhere, and compares every byte of the KV.
@@ -170,7 +171,7 @@ class Memory:
         and must not end in these seconds, in which the step does not run.
         """
         rng, size = random.Random(self._jobs), self.layout.kv_bytes
-        data, noise = rng.randbytes(size), rng.randbytes(size)
+        data, noise = random_bytes(rng, size), random_bytes(rng, size)
         sources, targets = self.ids(self._jobs + 1), self.ids(self._jobs + 2)
         for store, ids, content in ((True, sources, data), (False, targets, noise)):
             if patience is None:
@@ -193,11 +194,11 @@ class Memory:
                 self.begin(store, ids, fence)
                 self.mover.drop(fence)
                 left = self._left
-                self.finish(patience)
+                self._wait(patience)
                 early = left - self._left
             finally:
                 let_run()
-            self._finish()
+            self.finish()
             self.driver.call("cuStreamSynchronize", self.driver.stream)
         finally:
             self.driver.free(aside)
@@ -251,6 +252,12 @@ def shared_memory(size: int) -> int:
     file = os.memfd_create("blockyard-test-gpu")
     os.ftruncate(file, size)
     return file
+
+
+def random_bytes(rng: random.Random, size: int) -> bytes:
+    """Random bytes. One call of randbytes() makes less than 256 MiB."""
+    step = 16 << 20
+    return b"".join(rng.randbytes(min(step, size - at)) for at in range(0, size, step))
 
 
 def same_bytes(what: str, got: bytes, want: bytes | bytearray) -> None:

@@ -173,8 +173,8 @@ class CopyEngine(Protocol):
 
     load_bytes, store_bytes: limit for one call, at least one block. Between calls the session
     checks for more urgent loads. needs_fence: a load must wait for the fence of the step that
-    names the load, because launched work of the engine may still access its blocks. pins: copies of
-    pinned memory are faster, and on_map() pins.
+    names the load, because launched work of the engine may still access its blocks. pins: whether
+    on_map() pins, which makes copies faster. False: memory needs no pinning.
     """
 
     load_bytes: int

@@ -71,7 +71,7 @@ class Pinner:
         on_unmap: Callable[[int, int], None],
         pins: bool = True,
     ) -> None:
-        """pins: whether on_map pins, or else no memory needs to be pinned."""
+        """pins: whether on_map pins. False: no memory needs to be pinned."""
         self._on_map = on_map
         self._on_unmap = on_unmap
         self._pins = pins
@@ -91,7 +91,7 @@ class Pinner:
         return not (self._pins and self._partial)
 
     def pause(self) -> float | None:
-        """Seconds until all_pinned may have changed without a call. None: no thread runs."""
+        """Seconds until the next look at all_pinned. None: only a call can change it."""
         return _POLL_SECONDS if self._pins and self._running else None
 
     def add(self, extent: Extent) -> None:

@@ -212,7 +212,7 @@ class WorkerSession:
         return done
 
     def mapped(self) -> Mapped | None:
-        """The extents that this worker has mapped. None when the report would be the last one."""
+        """The extents that this worker has mapped. None without a change since the last call."""
         extents, pinner = self._extents, self._pinner
         if extents is None or pinner is None or self._told == (extents.changes, pinner.all_pinned):
             return None

@@ -217,7 +217,7 @@ def abort_mid_load(h: HybridBed) -> str:
 
 @each_shape("late-stores", "a prompt whose copies begin after its end is stored as a whole", _ALL)
 def late_stores(h: HybridBed) -> str:
-    """So no other case depends on the time that copies take."""
+    """Other cases rely on it: how much they store must not depend on the time of a copy."""
     length = h.shape.lengths[-1]
     prompt = h.bed.prompt(length)
     throttle = h.bed.throttle

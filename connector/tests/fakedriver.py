@@ -32,6 +32,13 @@ def path() -> str:
     return str(built)
 
 
+def calls(mover: Any) -> tuple[int, int]:
+    """Batches and single copies of a NativeCudaMover."""
+    counts = ctypes.c_uint64(), ctypes.c_uint64()
+    mover._lib.by_cuda_calls(mover._handle, *map(ctypes.byref, counts))
+    return counts[0].value, counts[1].value
+
+
 def install(case: unittest.TestCase) -> tuple[Any, ctypes.c_void_p]:
     """Gives a test the fake driver, begun anew, and a torch that has one stream of the engine.
 

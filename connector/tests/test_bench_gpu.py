@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import random
 import subprocess
 import sys
 import tempfile
@@ -14,6 +15,7 @@ from unittest import mock
 
 from bench import gpu_kill
 from bench.gpu_driver import Driver, Wrong
+from bench.gpu_memory import random_bytes
 from blockyard import native
 from blockyard.native_plane import NativePlane
 from tests import fakedriver, planes
@@ -131,13 +133,18 @@ class Program(unittest.TestCase):
         )
 
 
+class Content(unittest.TestCase):
+    def test_there_are_random_bytes_for_the_default_size(self) -> None:
+        self.assertEqual(len(random_bytes(random.Random(1), 256 << 20)), 256 << 20)
+
+
 @planes.needs_c
 class Kills(unittest.TestCase):
     """Children that do what they must not."""
 
     def setUp(self) -> None:
         self.driver = Driver(fakedriver.path())
-        self.addCleanup(self.driver.close)
+        self.addCleanup(self.driver.call, "cuStreamDestroy_v2", self.driver.stream)
         self.plane = NativePlane(native.library())
         self.sizes = gpu_kill.Sizes(4, 4096, 1 << 17)
 

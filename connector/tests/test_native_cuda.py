@@ -66,12 +66,6 @@ class Cuda(unittest.TestCase):
         (ended,) = wait_until("the job ends", self.copier.step)
         return ended == (number, True)
 
-    def calls(self) -> tuple[int, int]:
-        """Batches and single copies of the mover."""
-        counts = ctypes.c_uint64(), ctypes.c_uint64()
-        self.mover._lib.by_cuda_calls(self.mover._handle, *map(ctypes.byref, counts))
-        return counts[0].value, counts[1].value
-
     def block(self, number: int) -> bytes:
         return b"".join(
             self.kv.raw[(n * BLOCKS + number) * PAGE :][:PAGE] for n in range(LAYERS)
@@ -109,12 +103,12 @@ class Cuda(unittest.TestCase):
         self.assertTrue(self.run_job(2, False, [20, 7, 31, 11]))
         self.assertTrue([self.block(n) for n in (20, 7, 31, 11)] == want)
         self.assertTrue(self.driver.fake_held_pins())
-        self.assertEqual(self.calls(), (0, 2 * 4 * LAYERS))
+        self.assertEqual(fakedriver.calls(self.mover), (0, 2 * 4 * LAYERS))
         self.driver.fake_hold_pins(0)
         self.assertTrue(pinner._idle.wait(60))
         self.assertTrue(self.run_job(3, False, [1, 5, 9, 2]))
         self.assertTrue([self.block(n) for n in (1, 5, 9, 2)] == want)
-        self.assertEqual(self.calls(), (1, 2 * 4 * LAYERS))
+        self.assertEqual(fakedriver.calls(self.mover), (1, 2 * 4 * LAYERS))
 
     def test_no_fence_while_the_engine_captures(self) -> None:
         self.start()

@@ -22,17 +22,13 @@ from tests.trtllm_case import (
 
 def calls(worker: BlockyardWorker) -> tuple[int, int]:
     """Batches and single copies of a worker."""
-    mover: Any = worker._copies._session._mover
-    counts = ctypes.c_uint64(), ctypes.c_uint64()
-    mover._lib.by_cuda_calls(mover._handle, *map(ctypes.byref, counts))
-    return counts[0].value, counts[1].value
+    return fakedriver.calls(worker._copies._session._mover)
 
 
 def pinned(worker: BlockyardWorker) -> bool:
     """Whether all memory that a worker has mapped is pinned."""
     pinner = worker._copies._session._pinner
-    areas = list(pinner._areas.values())
-    return pinner._idle.is_set() and bool(areas) and all(a.pinned and not a.left for a in areas)
+    return bool(pinner._areas) and pinner.all_pinned
 
 
 @planes.needs_c

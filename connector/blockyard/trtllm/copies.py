@@ -61,7 +61,7 @@ class Copies:
     def __init__(
         self, settings: Settings, pool: Pool, rank: int, on_mapped: Callable[[], None]
     ) -> None:
-        """on_mapped: called by another thread when mapped() may have a report."""
+        """on_mapped: called by another thread when mapped() may have new extents."""
         self.pool = pool
         self._on_mapped = on_mapped
         self.rank = rank
@@ -187,7 +187,10 @@ class Copies:
         return ended
 
     def mapped(self) -> dict[str, Any] | None:
-        """A report of the mapped extents for the leader. None without a change."""
+        """A report of the mapped extents for the leader, which may be the last one again.
+
+        None without a change of the extents or of their pins.
+        """
         report = None if self._session is None else self._session.mapped()
         if report is None:
             return None

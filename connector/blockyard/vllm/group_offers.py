@@ -26,7 +26,8 @@ class GroupTracked(Tracked):
     """A request of a hybrid model. Its blocks count in units of the groups' alignment.
 
     stored: of each group, the leading blocks that were offered or are not kept. kept: of each
-    window, where the blocks end that were held last. loaded_in: the generation of `loaded`.
+    window, the consecutive blocks that were held or loaded last. loaded_in: the generation of
+    `loaded`.
     """
 
     __slots__ = ("kept", "kv_groups", "loaded_in", "stored")
@@ -36,7 +37,7 @@ class GroupTracked(Tracked):
         self.main = kv_groups.primary
         self.kv_groups = kv_groups
         self.stored = [0] * len(kv_groups)
-        self.kept = [0] * len(kv_groups)
+        self.kept = [range(0)] * len(kv_groups)
         self.loaded_in = NEVER
 
     def adopt(self, block_ids: Sequence[Sequence[int]]) -> None:
@@ -45,7 +46,7 @@ class GroupTracked(Tracked):
             self.loaded = 0
         self.count_offered(self.loaded // self.kv_groups.align)
         self.stored = [self.loaded // group.block_size for group in self.kv_groups]
-        self.kept = list(self.stored)
+        self.kept = [range(blocks) for blocks in self.stored]
 
     def _next_due(self) -> int:
         tokens = (self.offered + 1) * self.kv_groups.align + DECODED_TOKENS
@@ -147,7 +148,8 @@ class GroupOffers(Offers):
             needs = self._groups[number].matches(end)
             ids = list(groups[number][needs.start : needs.stop])
             whole = len(ids) == len(needs) and NULL_BLOCK not in ids
-            known = tracked.kept[number] == needs.stop  # type: ignore[attr-defined]
+            kept = tracked.kept[number]  # type: ignore[attr-defined]
+            known = kept.start <= needs.start and kept.stop == needs.stop
             if ids and whole and not known and session.reserve(ids):
                 self._offer_held(session, Held(rid, tracked.generation, number, needs.start, ids))
 
@@ -184,7 +186,9 @@ class GroupOffers(Offers):
             for at, ids in _runs(kept):
                 if list(table[number][at : at + len(ids)]) == ids:
                     if self._hold(session, Held(rid, tracked.generation, number, at, ids)):
-                        tracked.kept[number] = at + len(ids)
+                        last = tracked.kept[number]
+                        begin = last.start if last.stop == at else at
+                        tracked.kept[number] = range(begin, at + len(ids))
 
     def _kept(self, number: int, ids: Sequence[int], first: int) -> list[tuple[int, int]]:
         """Index and id of the blocks from `first` on that vLLM keeps in its prefix cache."""
@@ -220,7 +224,7 @@ class GroupOffers(Offers):
                     self._hold(session, Held(rid, tracked.generation, number, at, [block]))
 
     def _hold(self, session: GroupSession, item: Held) -> bool:
-        """References blocks until the next step offers them. False: not now."""
+        """References blocks until the next step offers them. False: they are not referenced."""
         if not session.takes(item.rid, item.generation):
             return False
         if not session.reserve(item.ids):

@@ -32,7 +32,7 @@ void fake_gate(void *stream);
 void fake_open(void);
 /* Makes pinning wait, or lets it go on. */
 void fake_hold_pins(int on);
-/* Calls that wait for that. */
+/* Calls of cuMemHostRegister() that wait now. */
 int fake_held_pins(void);
 /* Waits until no work can run: the rest waits for a gate. */
 void fake_settle(void);

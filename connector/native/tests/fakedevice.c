@@ -85,7 +85,7 @@ CUresult cuMemFree_v2(uint64_t at)
 
 CUresult cuMemAllocHost_v2(void **out, size_t bytes)
 {
-	uint64_t at;
+	uint64_t at = 0;
 	CUresult error = allocate(pinned, &pinned_count, bytes, &at);
 	*out = (void *)(uintptr_t)at;
 	return error;
