@@ -82,7 +82,7 @@ bench-front: build ## What the front door adds to requests, beside other routers
 bench-serve: build ## Real vLLM servers on CPU: every router with every cache tier, installed on first use
 	@scripts/bench-serve.sh $(ARGS)
 
-bench-index: build ## The router's index on an operation log: make bench-index OPLOG=file (default: a generated log)
+bench-index: build ## The router's index on operation logs: make bench-index OPLOG=file (default: four generated logs)
 	@OPLOG="$(OPLOG)" scripts/bench-index.sh $(ARGS)
 
 soak-index: SECONDS ?= 600

@@ -191,10 +191,11 @@ func (a *Agent) listenHTTP(ctx context.Context) error {
 	}
 	operators := control.Operators{Tokens: tokens, Log: a.log.Named("control")}
 	// TLS is outermost, where net/http looks for it.
-	if l, err = a.cfg.ControlTLS.Listen(descriptors.LimitListener(l, connections), operators.Log); err != nil {
+	encrypted, err := a.cfg.ControlTLS.Listen(descriptors.LimitListener(l, connections), operators.Log)
+	if err != nil {
 		return errors.Join(fmt.Errorf("control address: %w", err), l.Close())
 	}
-	a.control = admin.NewServer(l, public.Control(operators))
+	a.control = admin.NewServer(encrypted, public.Control(operators))
 	listen := func(name, address string) (net.Listener, error) {
 		l, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
 		if err != nil {

@@ -8,10 +8,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/blockyard-ai/blockyard/agent"
 	"github.com/blockyard-ai/blockyard/agent/agenttest"
 	"github.com/blockyard-ai/blockyard/internal/control"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/proto"
+	"github.com/blockyard-ai/blockyard/internal/servertls"
 )
 
 // control asks the agent's listener for operators.
@@ -110,5 +112,14 @@ func TestBlocksOfALongSaltAreKept(t *testing.T) {
 	agenttest.NoError(t, c.Commit(t.Context(), r, agenttest.Grant(t, c, r, 0, 3)))
 	if kept := a.keep(t, testNamespaceID(), agenttest.Prompt(1, 3), salt); kept != `{"kept":3,"blocks":3}` {
 		t.Errorf("got %s; want all three blocks kept", kept)
+	}
+}
+
+// TestABadCertificateEndsTheStart: the error names the file.
+func TestABadCertificateEndsTheStart(t *testing.T) {
+	cfg := testConfig(t)
+	cfg.Control, cfg.ControlTLS = "127.0.0.1:0", servertls.Files{Cert: "/none.pem", Key: "/none.key"}
+	if _, err := agent.New(t.Context(), cfg, nil); err == nil || !strings.Contains(err.Error(), "none.pem") {
+		t.Errorf("error %v, want one that names none.pem", err)
 	}
 }

@@ -100,8 +100,7 @@ type Config struct {
 	// does not report blocks beyond the bound.
 	SharePins bool
 	// Filter chooses the blocks to write to disk; nil for all. See policy.FrequencyFilter. A
-	// filter with a method Expect(blocks uint64) gets the number of blocks that the tiers can
-	// hold.
+	// filter with a method Expect(blocks uint64) gets the number of blocks that the tiers can hold.
 	Filter OffloadFilter `json:"-"`
 	// Budget bounds the bytes that all pools write to disk; nil for no bound. See
 	// policy.WriteBudget, which a policy.FrequencyFilter follows too.

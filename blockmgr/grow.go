@@ -195,8 +195,7 @@ func (p *Pool) hostGrowsLocked() bool {
 	return t.Live == 0 || g.takes || p.hostRoomLocked()
 }
 
-// growLoop makes host extents in the background, because populating one takes longer
-// than an engine may wait.
+// growLoop makes host extents in the background, because populating one takes longer than an engine may wait.
 func (p *Pool) growLoop() {
 	for {
 		select {
@@ -276,8 +275,7 @@ func (p *Pool) addHostExtent(plan growthPlan, made storage.HostExtent, err error
 	return false
 }
 
-// trimOverLimitLocked gives extents back if the model is over its limit: two of its pools may have grown at
-// once.
+// trimOverLimitLocked gives extents back if the model is over its limit: two of its pools may have grown at once.
 func (p *Pool) trimOverLimitLocked(t *tier.Tier) {
 	bound := (*p.broker.limits.Load())[p.ns.Model].Of(kindOf(t.Level))
 	if bound != 0 && p.use.bytes[t.Level].Bytes() > bound {

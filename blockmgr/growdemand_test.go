@@ -1,6 +1,7 @@
 package blockmgr
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"testing"
@@ -88,6 +89,15 @@ func TestRefusedPrefetchMakesTheTierGrow(t *testing.T) {
 	}
 	p.mu.Unlock()
 	n := p.Prefetch(blocks)
+	timed := p.durations()["lookup"]
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	res, err := p.Lookup(ctx, p.sid, blocks) // waits for room in vain
+	noError(t, err)
+	noError(t, p.Unpin(p.sid, res.Slots))
+	if now := p.durations()["lookup"]; now != timed+1 {
+		t.Errorf("%d lookups are timed after one, want 1", now-timed)
+	}
 	p.mu.Lock()
 	for _, ref := range used {
 		p.slots.Free(p.slots.Host, ref)

@@ -71,8 +71,7 @@ type TokenBlock struct {
 
 // MutableBlock is a host slot that belongs to one session and becomes a block: its owner fills
 // Data, gives it an identity and registers it. No other session sees it before. The slot is the
-// owner's until Release, Register or the end of the session. After that the methods change
-// nothing.
+// owner's until Release, Register or the end of the session. After that the methods change nothing.
 //
 // A MutableBlock is not safe for concurrent use.
 type MutableBlock struct {

@@ -37,10 +37,16 @@ func (p *Pool) Lookup(ctx context.Context, s SessionID, blocks []Block) (LookupR
 	if err := p.beginLookup(&l); err != nil {
 		return LookupResult{}, err
 	}
+	waited := l.grown != nil
 	for l.grown != nil && p.awaitGrowth(ctx, l.grown) {
 		p.extendLookup(&l)
 	}
 	if len(l.found) == 0 {
+		if waited { // beginLookup has not recorded the time
+			p.mu.Lock()
+			p.count.LookupTime.Observe(time.Since(l.began))
+			p.mu.Unlock()
+		}
 		return LookupResult{Coming: l.awaitingGrowth}, nil
 	}
 	for _, c := range l.found {
@@ -88,7 +94,7 @@ func (p *Pool) beginLookup(l *lookup) (err error) {
 	p.tickLocked()
 	p.matchMoreLocked(l)
 	p.count.Misses += uint64(len(l.blocks) - len(l.found))
-	if len(l.found) == 0 && l.grown == nil { // finishLookup does not follow
+	if len(l.found) == 0 && l.grown == nil { // the lookup ends here
 		p.count.LookupTime.Observe(time.Since(l.began))
 	}
 	return nil
@@ -106,9 +112,6 @@ func (p *Pool) extendLookup(l *lookup) {
 	before := len(l.found)
 	p.matchMoreLocked(l)
 	p.count.Misses -= uint64(len(l.found) - before)
-	if len(l.found) == 0 && l.grown == nil {
-		p.count.LookupTime.Observe(time.Since(l.began))
-	}
 }
 
 // matchMoreLocked extends l.found by the blocks that are resident and that the session may pin,

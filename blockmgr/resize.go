@@ -149,7 +149,7 @@ func (p *Pool) resized() {
 	p.wakeGrowerLocked()
 }
 
-// trim begins to give back what is beyond sizes and limits. The result is closed when nothing is; see settle.Loop.
+// trim begins to bring tiers within their sizes and limits. The channel is closed when they are; see settle.Loop.
 func (b *broker) trim() (settled <-chan struct{}) { return b.trimmer.Begin() }
 
 // trimIfLimited is trim, if a model or a tenant has a limit: what an earlier agent left in a tier may be

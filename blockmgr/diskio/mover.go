@@ -138,9 +138,9 @@ type Counters struct {
 	CorruptHost uint64 `json:"corrupt_host"`
 	// Scrubbed counts blocks that the scrubber compared with their checksums.
 	Scrubbed uint64 `json:"scrubbed"`
-	// ReadTime is the time of a block's read from disk until it is verified, failed and abandoned
-	// reads included. WriteTime is that of the bytes of a block on their way to disk, failed writes
-	// included. SealTime is that of the first checksum. None has the wait in a queue.
+	// ReadTime is the time to read and verify a block, failed and abandoned reads included. WriteTime
+	// is the time to write a block's bytes, failed writes included. SealTime is the time of a block's
+	// first checksum. All three leave out the wait in a queue.
 	ReadTime  metric.Durations `json:"-" metric:"disk_read"`
 	WriteTime metric.Durations `json:"-" metric:"disk_write"`
 	SealTime  metric.Durations `json:"-" metric:"seal"`

@@ -44,7 +44,8 @@ type sum struct {
 	host    *extent.Host
 	// flight is the check of a recovered block; nil for a block that is to be sealed.
 	flight *Flight
-	began  time.Time // of the sealer
+	// began is when a sealer took the slot; zero for the scrubber.
+	began time.Time
 }
 
 // sumOf returns what a goroutine needs to compute the checksum of a held host slot without the

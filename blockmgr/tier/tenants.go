@@ -99,7 +99,7 @@ func (set *Set) belongs(s *Slot, owner uint64) (account *tenant.Account) {
 // enterTenant counts the block that has come into a slot as its tenant's.
 func (set *Set) enterTenant(t *Tier, ref registry.Ref, s *Slot, owner uint64) {
 	if owner == 0 {
-		s.forgetTenant() // a block that did not get here may have marked the slot
+		s.forgetTenant() // MarkSlot may have marked the slot for a block that was not registered
 		return
 	}
 	account := set.belongs(s, owner)

@@ -139,7 +139,7 @@ func (f *doorFlags) connections(m *metrics.Metrics, prefix string, keepIdle bool
 		limited := connlimit.Listen(l, connlimit.Limits{All: f.MaxConns, PerAddress: f.ClientConns, KeepIdle: keepIdle})
 		metrics.AddStats(m, prefix, limited.Stats)
 		metrics.AddReasons(m, prefix+"connections_closed_total",
-			"Connections of clients closed because of a limit: idle ones, or new ones that were refused.",
+			"Connections closed because of a limit: idle ones, or new ones that were refused.",
 			func() connlimit.Closed { return limited.Stats().Closed })
 		return limited
 	}

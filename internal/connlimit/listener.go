@@ -19,7 +19,7 @@ type Limits struct {
 
 // Stats has the numbers of a Listener.
 type Stats struct {
-	Open   int    `metric:"connections" help:"Connections of clients."`
+	Open   int    `metric:"connections" help:"Open connections."`
 	Closed Closed `metric:"-"`
 }
 

@@ -169,8 +169,7 @@ func add(to, from reflect.Value, gauges bool) {
 		gauge := strings.HasSuffix(f.Tag.Get("metric"), ",gauge")
 		a, b := to.Field(i), from.Field(i)
 		if f.Type == durationsType {
-			sum, more := a.Addr().Interface().(*Durations), b.Interface().(Durations)
-			sum.add(&more)
+			a.Addr().Interface().(*Durations).add(b.Addr().Interface().(*Durations))
 			continue
 		}
 		switch a.Kind() {

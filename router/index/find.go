@@ -274,9 +274,9 @@ func (x *Index) growDirectory(n int) {
 // loaded first may leave the cache before Apply.
 const prefetchEvents, prefetchPerEvent = 16, 4
 
-// Prefetch is called before Apply of events[i]. For the first of every prefetchEvents events it loads into the CPU
-// cache what Apply reads for them: Apply waits for memory at each event, Prefetch once. Without a dense directory it
-// does nothing.
+// Prefetch loads into the CPU cache what Apply reads for events[i] and the events behind it. The caller calls it before
+// each Apply; it works at the first of every prefetchEvents events. Apply waits for memory at each event, Prefetch
+// once for all. Without a dense directory it does nothing.
 func (x *Index) Prefetch(events []kvevent.RouterEvent, i int) {
 	if len(events) == 1 || i%prefetchEvents != 0 {
 		return

@@ -46,7 +46,7 @@ func (o Objective) String() string {
 	return fmt.Sprintf("objective(%d)", uint8(o))
 }
 
-// WaitWeight is how often a millisecond of waiting counts, but for Throughput. A wait is the least certain
+// WaitWeight is how often a millisecond of waiting counts, except in Throughput. A wait is the least certain
 // part: it grows with every stall of the worker and with every long prompt ahead.
 const WaitWeight = 6
 

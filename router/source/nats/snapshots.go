@@ -357,7 +357,7 @@ func (n *Source) fitRoom(want, least int64, set func(room int64) error) (room in
 		return room, nil
 	}
 	n.stream.bucketLimited.Add(1)
-	// Each save tries again. One line tells of all that have the same room.
+	// Each save tries again. The log warns once while the room stays the same.
 	if n.stream.limitedRoom.Swap(room) != room {
 		n.log.Warn("the server has no room for a bucket of snapshots of this size", zap.Int64("want_bytes", bucketBytes(want)), zap.Int64("bucket_bytes", bucketBytes(room)))
 	}

@@ -54,7 +54,8 @@ type streamReader struct {
 	// replacements counts loads that began again with a newer snapshot, bucketLimited the saves for which the
 	// server had less room than they asked for.
 	replacements, bucketLimited atomic.Uint64
-	// limitedRoom is the most bytes of a snapshot of which the log has told, 0 while there is room for all.
+	// limitedRoom is the room that the last warning named, in bytes of a snapshot. 0: the last save got the room
+	// that it asked for.
 	limitedRoom atomic.Int64
 	// serverTime is the server's time at the local time local, for the ages of messages. Only
 	// the reading goroutine uses them.
