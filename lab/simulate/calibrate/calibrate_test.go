@@ -225,6 +225,13 @@ func TestSessionFitsWhatItRecorded(t *testing.T) {
 			t.Errorf("part %d begins at %v, before the one before it has ended", i/10, held.requests[i].At)
 		}
 	}
+	sessions := map[int]bool{}
+	for i := range held.requests {
+		sessions[held.requests[i].Session] = true
+	}
+	if len(sessions) != 60 {
+		t.Errorf("%d sessions, want 60: a prompt that continues one of another part is longer than the one that was played", len(sessions))
+	}
 	for _, a := range s.answers {
 		if !strings.HasPrefix(a.ID, "recorded-") {
 			t.Errorf("request %s is in the table", a.ID)

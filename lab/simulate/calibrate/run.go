@@ -159,14 +159,17 @@ func (s *session) playAll(ctx context.Context, length time.Duration) (held playe
 	return held, nil
 }
 
-// append adds a part that was played at another time, when everything before it had ended.
+// append adds a part that was played at another time, when everything before it had ended. Its sessions are others than
+// those before it.
 func (l *played) append(part played) {
-	begin := time.Duration(0)
+	begin, session := time.Duration(0), 0
 	for i := range l.requests {
 		begin = max(begin, l.requests[i].At+answerTime)
+		session = max(session, l.requests[i].Session+1)
 	}
 	for _, r := range part.requests {
 		r.At += begin
+		r.Session += session
 		l.requests = append(l.requests, r)
 	}
 	l.answers = append(l.answers, part.answers...)
