@@ -149,8 +149,31 @@ func makeHuge(f *os.File, size uint64) error {
 	if _, err := unix.MmapPtr(fd, 0, at, uintptr(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_FIXED); err != nil {
 		return fmt.Errorf("huge pages: %w", err)
 	}
-	if err := unix.Madvise(unsafe.Slice((*byte)(at), size), unix.MADV_COLLAPSE); err != nil {
-		return fmt.Errorf("huge pages: %w", err)
+	return collapse(unsafe.Slice((*byte)(at), size), func(mem []byte) error { return unix.Madvise(mem, unix.MADV_COLLAPSE) })
+}
+
+// maxRefusals bounds the huge pages in a row that the kernel refuses before collapse ends. The kernel
+// compacts memory for each of them, which takes time where memory is fragmented.
+const maxRefusals = 8
+
+// collapse makes huge pages of mem, all with one call of try. Such a call ends at the first huge page
+// that the kernel refuses and leaves the rest small. So collapse then tries the huge pages one by one.
+// The error has the last refusal.
+func collapse(mem []byte, try func(mem []byte) error) error {
+	last := try(mem)
+	if last == nil {
+		return nil
 	}
-	return nil
+	pages, made, refusals := len(mem)/hugePage, 0, 0
+	for i := 0; i < pages && refusals < maxRefusals; i++ {
+		if err := try(mem[i*hugePage : (i+1)*hugePage]); err != nil {
+			last, refusals = err, refusals+1
+			continue
+		}
+		made, refusals = made+1, 0
+	}
+	if made == pages {
+		return nil
+	}
+	return fmt.Errorf("huge pages: %d of %d: %w", made, pages, last)
 }
