@@ -132,6 +132,25 @@ class Crews(unittest.TestCase):
         reports = self.agent.stats()["connectors"]
         return {(one["worker"], one["rank"]) for one in reports if one["role"] == "scheduler"}
 
+    def test_a_request_is_read_from_disk_before_a_step_looks_at_it(self) -> None:
+        """vLLM looks for hits when it has a place for a request, however long that takes."""
+        self.agent = AgentProcess(disk_size="64MiB")
+        self.addCleanup(self.agent.close)
+        crew, rid = self.reload(), "queued"
+        self.settle_stores(crew)
+        crew.settle(crew.forget, "vLLM's cache is empty")
+        wait_until("the agent is quiet", lambda: self.agent.stats()["quiet"])
+        self.agent.post("/v1/reset", {"tier": "host"})
+        self.assertEqual(self.promotions(), 0)
+        request = crew.add(rid, PROMPT, OUTPUT)
+        wait_until("its blocks are read", lambda: self.promotions() == len(PROMPT) // crew.align)
+        self.assertNotIn(rid, crew.began)  # no step has run
+        crew.settle(request.is_finished, "the request ends")
+        self.assertEqual(crew.began[rid], len(PROMPT) // crew.align * crew.align)
+
+    def promotions(self) -> int:
+        return sum(pool["promotions"] for pool in self.agent.stats()["pools"])
+
     def test_steps_that_overlap(self) -> None:
         self.reload(tp=2, overlapping=True)
 
