@@ -70,12 +70,24 @@ class Attachment:
         connection = self.connection
         if connection is None:
             return True
-        if connection.inbox or connection.draining or connection.leaving:
+        if connection.inbox or connection.grants or connection.draining or connection.leaving:
             return False
         return connection.resumes is None or connection.resume_sent
 
+    @property
+    def grants(self) -> int:
+        """How many GRANTs wait for take_grants()."""
+        return 0 if self.connection is None else len(self.connection.grants)
+
+    def take_grants(self, limit: int) -> None:
+        """Begins the stores of at most `limit` arrived GRANTs."""
+        connection = self.connection
+        while limit > 0 and connection is not None and connection.grants:
+            connection.answer(connection.grants.popleft())
+            limit -= 1
+
     def pump(self, adopt: bool, receive: bool = False) -> None:
-        """Handles all arrived frames and results. receive: reads the socket too.
+        """Handles the arrived frames but GRANTs, and results. receive: reads the socket too.
 
         adopt: handles the keeper's events too. Between hit() and load() adopt must be false. Then
         the pins of the hit can be loaded even if the connection has ended.
@@ -132,7 +144,9 @@ class Attachment:
 
     def _lose(self, connection: Connection) -> None:
         """Handles the end of a connection: requests miss, offers end, copies in flight continue."""
-        self._read(connection)  # a GRANT in the inbox still counts
+        self._read(connection)
+        while connection.grants:  # a GRANT that has arrived still counts
+            connection.answer(connection.grants.popleft())
         connection.usable = False
         connection.ended = True
         commits = connection.unsent(frames.COMMIT)

@@ -32,6 +32,10 @@ _TIERS = (1, 2)  # host and disk; a newer minor version may add tiers
 
 _now = time.monotonic
 
+#: The body of a frame, or a call that encodes it in the thread that sends the frame. The call
+#: returns None when the frame cannot be encoded. Then no frame is sent.
+Body = bytes | Callable[[], bytes | None]
+
 
 class Connection:
     """A welcomed connection.
@@ -72,12 +76,14 @@ class Connection:
         self.flying = 0  # jobs between slots of this connection and device blocks
         self.filled: list[bytes] = []  # slots filled after the end; the next connection commits
         self.orphans: dict[int, Job] = {}  # jobs in flight of ended connections
-        self.inbox: deque[Frame] = deque()  # frames for the engine's thread
+        self.inbox: deque[Frame] = deque()  # frames for the engine's thread, without GRANTs
+        self.grants: deque[Frame] = deque()  # GRANTs, which the steps take in turn
         self.received = 0  # times that frames were received
+        self.asked = 0  # calls of ask()
         self.evicted = 0  # blocks named by EVICTED
         self.list_asked = 0  # number of the last LIST_CACHED
         self._wake = wake
-        self._outbox: deque[tuple[int, int, bytes]] = deque()  # type, correlation, body
+        self._outbox: deque[tuple[int, int, Body]] = deque()  # type, correlation, body
         self._sending = threading.Lock()  # held by the thread that empties the outbox
         self._full = False  # the socket had no room for the first frame of the outbox
         self._sent = 0  # frames that have left the outbox
@@ -114,7 +120,7 @@ class Connection:
     @property
     def owes(self) -> bool:
         """Whether frames wait for sending, for an answer or for the engine's thread."""
-        return bool(self.waiting or self.inbox or self._outbox)
+        return bool(self.waiting or self.inbox or self.grants or self._outbox)
 
     @property
     def backlog(self) -> bool:
@@ -147,7 +153,7 @@ class Connection:
         return True
 
     def later(
-        self, frame_type: int, body: bytes, answer: Answer | None = None, argument: Any = None
+        self, frame_type: int, body: Body, answer: Answer | None = None, argument: Any = None
     ) -> bool:
         """Queues an optional frame for the keeper. False: the agent does not read its socket."""
         if self._full or not self._takes():
@@ -156,7 +162,7 @@ class Connection:
         return True
 
     def must(
-        self, frame_type: int, body: bytes, answer: Answer | None = None, argument: Any = None
+        self, frame_type: int, body: Body, answer: Answer | None = None, argument: Any = None
     ) -> None:
         """Queues a required frame for the keeper, which sends it when the socket has room.
 
@@ -176,8 +182,8 @@ class Connection:
         """
         self._outbox.extend(asks)
         self.flush()
-        if self._outbox:
-            self._wake()
+        self.asked += 1
+        self._wake()
 
     def expect(self, answer: Answer | None, argument: Any) -> int:
         """Registers an answer. Returns the frame's correlation, 0 without an answer."""
@@ -192,7 +198,7 @@ class Connection:
         gone = self.farewell or self.ended or self.link.closed
         return not gone and len(self._outbox) < _MAX_LATER
 
-    def _leave(self, frame_type: int, corr: int, body: bytes) -> None:
+    def _leave(self, frame_type: int, corr: int, body: Body) -> None:
         """Appends a frame to the outbox and wakes a sleeping keeper.
 
         The keeper sets asleep before it checks the outbox. This call appends before it checks
@@ -254,9 +260,13 @@ class Connection:
             if self.farewell:
                 outbox.clear()  # nothing follows BYE
                 return
+            kind, corr, body = outbox[0]
+            encoded = body if type(body) is bytes else body()
             try:
-                self.link.send(*outbox[0])
+                if encoded is not None:
+                    self.link.send(kind, corr, encoded)
             except LinkFull:
+                outbox[0] = (kind, corr, encoded)
                 self._full = True
                 raise
             outbox.popleft()
@@ -280,7 +290,9 @@ class Connection:
 
     def take(self, frame: Frame) -> None:
         """Absorbs a frame or appends it to the inbox. One thread at a time."""
-        if not self.absorb(frame):
+        if frame.type == frames.GRANT:
+            self.grants.append(frame)
+        elif not self.absorb(frame):
             self.inbox.append(frame)
 
     def absorb(self, frame: Frame) -> bool:

@@ -244,7 +244,7 @@ class Keeper:
         base = self._counters() if self._counters else {}
         reported: dict[str, int] = {}
         stats_at = time.monotonic() + _STATS_SECONDS
-        received, last_frame = 0, -math.inf
+        received, asked, last_frame = 0, 0, -math.inf
         listed = 0
         while not self._closing and not connection.farewell:
             sent = connection.flush()
@@ -260,8 +260,8 @@ class Keeper:
                 reported = self._send_stats(connection, base, reported)
                 stats_at = now + _STATS_SECONDS
             left = max(0.0, stats_at - now) if self._counters else _MAX_BACKOFF
-            if sent or received != connection.received:
-                received = connection.received
+            if sent or received != connection.received or asked != connection.asked:
+                received, asked = connection.received, connection.asked
                 last_frame = now
             if now - last_frame < _BUSY_SECONDS:
                 tick = _TICK if now - last_frame < _TICK_SECONDS else _SLOW_TICK

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator
+from functools import partial
 
 from . import frames
 from .connection import Connection
@@ -83,7 +84,7 @@ class Lookups:
         r.asked_at = _now()
         if end > INLINE_TOKENS or not self._open_inline(r, end):
             if not r.broken:
-                r.packing = Pack(r, connection, end, self._asks(r, connection, end))
+                r.packing = Pack(r, connection, end, partial(self._asks, r, connection, end))
                 r.state = PACKING
                 self._packer.submit(r.packing)
             return
@@ -94,7 +95,10 @@ class Lookups:
             self._ask(r, 0)
 
     def _asks(self, r: Request, connection: Connection, end: int) -> list[tuple[int, int, bytes]]:
-        """The first round of LOOKUPs for `end` tokens: type, correlation and body of each."""
+        """The first round of LOOKUPs for `end` tokens: type, correlation and body of each.
+
+        The packer's thread calls it.
+        """
         if not r.lookup:
             return []
         out = []

@@ -56,11 +56,11 @@ def unpack_grants(packed: bytes) -> tuple[list[int], bytes]:
     """The blocks of a packed list of grants, and their packed slots."""
     _check("grants", packed, GRANT_BYTES)
     if _U32:
-        words = array.array(_U32, packed)
-        slots = array.array(_U32, bytes(len(packed) // GRANT_BYTES * SLOT_BYTES))
-        for to, of in enumerate((1, 2, 4, 5)):  # extent, index, generation
-            slots[to::4] = words[of::6]
-        return words[::6].tolist(), slots.tobytes()
+        words = array.array(_U32, packed)  # block, extent, index, zero, and the generation's two
+        blocks = words[::6].tolist()
+        del words[::6]
+        del words[2::5]
+        return blocks, words.tobytes()
     grants = list(_grant.iter_unpack(packed))
     return [grant[0] for grant in grants], pack_slots(Slot(*grant[1:]) for grant in grants)
 

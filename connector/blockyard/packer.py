@@ -11,7 +11,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from . import frames
 from .connection import Connection
@@ -61,9 +61,10 @@ def pack_open(number: int, generation: int, identity: Identity, tokens: list[int
 class Pack:
     """A prompt in the packer: `end` tokens of a request's generation.
 
-    asks: type, correlation and body of the questions that follow the tokens. The engine's thread
-    may set cancelled. opened, sent, asked and error are the outcome. The engine's thread reads them
-    once the Pack is in Packer.done. asked: the packer sends, or has sent, the questions.
+    questions: makes the questions that follow the tokens, in the packer's thread. asks: type,
+    correlation and body of each. The engine's thread may set cancelled. opened, sent, asks, asked
+    and error are the outcome. The engine's thread reads them once the Pack is in Packer.done.
+    asked: the packer sends, or has sent, the questions.
     """
 
     __slots__ = (
@@ -71,6 +72,7 @@ class Pack:
         "connection",
         "generation",
         "end",
+        "questions",
         "asks",
         "cancelled",
         "opened",
@@ -84,13 +86,14 @@ class Pack:
         request: Request,
         connection: Connection,
         end: int,
-        asks: Sequence[tuple[int, int, bytes]] = (),
+        questions: Callable[[], Sequence[tuple[int, int, bytes]]] = tuple,
     ) -> None:
         self.request = request
         self.connection = connection
         self.generation = request.generation
         self.end = end
-        self.asks = asks
+        self.questions = questions
+        self.asks: Sequence[tuple[int, int, bytes]] = ()
         self.cancelled = False
         self.opened = False
         self.sent = 0
@@ -132,6 +135,8 @@ class Packer:
         """Sends the tokens and appends the pack with its outcome to done."""
         try:
             self._send_all(pack)
+            if not pack.cancelled:
+                pack.asks = pack.questions()
         except (PackError, LinkClosed, LinkFull) as err:
             pack.error = str(err) or type(err).__name__
         except Exception as err:  # the request must end even after a bug

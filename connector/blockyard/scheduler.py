@@ -24,7 +24,7 @@ from .connection import close_if_done
 from .counters import COUNTERS, REPORTED
 from .frames import HelloFields
 from .handover import HandOver, Wait
-from .jobs import LOAD, Job, Jobs
+from .jobs import Jobs
 from .keeper import Keeper
 from .loads import Loads
 from .lookups import Lookups
@@ -34,6 +34,7 @@ from .packer import Packer
 from .readable import Readable
 from .request import ASKED, KNOWN, MISS, PACKING, Hit, Request
 from .settings import Settings
+from .settling import Settling, turn
 from .stores import DeviceBlocks, Stores
 from .trust import Trust
 from .work import EMPTY_WORK, Done, Mapped, Work
@@ -42,6 +43,7 @@ __all__ = ["DeviceBlocks", "Hit", "SchedulerSession"]
 
 _SPIN = 40e-6  # wait for an answer within a hook's limit of 50 us
 _PAUSE = 20e-6
+_MANY = 2  # answers that only the keeper receives: to decode them takes a hook too long
 _MIN_LIMIT = 64
 _now = time.perf_counter
 
@@ -62,7 +64,6 @@ class SchedulerSession:
         self._settings = settings
         self._count = dict.fromkeys(COUNTERS, 0)
         self._requests: dict[str, Request] = {}
-        self._workers = 1
         self.changed = True
         self._hello: HelloFields | None = None
         self._jobs = Jobs()
@@ -73,6 +74,9 @@ class SchedulerSession:
         self._lookups = self._make_lookups(block_tokens)
         self._loads = Loads(self._count, self._jobs, self._lookups, self._trust)
         self._stores = Stores(self._count, self._jobs, self._orphans, block_tokens)
+        self._settling = Settling(
+            self._jobs, self._loads, self._stores, self._orphans, self._trust
+        )
         self._queues: Callable[[], tuple[int, int]] | None = None
         reported = self._reported if settings.stats else None
         self._keeper = Keeper(settings.socket, reported, self._gauges)
@@ -108,7 +112,7 @@ class SchedulerSession:
             workers = int(hello.namespace["tp"]) * int(hello.namespace["pp"])
         if workers < 1:
             raise ValueError(f"workers: {workers}, want 1 or more")
-        self._workers = self._loads.workers = self._readable.workers = workers
+        self._settling.workers = self._loads.workers = self._readable.workers = workers
         self._hello = hello
         self._attachment.weights = hello.namespace["weights"]
         if self._settings.enabled:
@@ -210,14 +214,14 @@ class SchedulerSession:
             self._lookups.begin_delayed(r, self._attachment.connection)
         if r.state in (PACKING, ASKED) or r.unanswered:
             until = _now() + (rest or spin)
-            self._pump(False, r.state != PACKING)
+            self._pump(False, r.state != PACKING and r.unanswered < _MANY)
             waited = (PACKING, ASKED) if rest else (ASKED,)
             if r.state in waited and not r.waits and not r.polled:
                 r.polled = True
                 while r.state in waited and not r.waits and _now() < until:
                     if rest:
                         time.sleep(_PAUSE)
-                    self._pump(False, True)
+                    self._pump(False, r.unanswered < _MANY)
         return self._lookups.hit(r, local_blocks, self._settings.min_load_blocks or 1)
 
     def load(
@@ -278,12 +282,18 @@ class SchedulerSession:
 
     def take_work(self) -> Work:
         """The copies for the workers in the next step."""
-        stores = self._stores
-        if self._attachment.idle and not (stores.waits or stores.offers or self._loads.queued):
+        stores, settling = self._stores, self._settling
+        waits = stores.waits or stores.offers or self._loads.queued or settling.reports
+        if not waits and self._attachment.idle:
             return EMPTY_WORK
         self.changed = True
         self._pump(True)
-        stores.expire()
+        grants = self._attachment.grants
+        if grants:
+            self._attachment.take_grants(turn(grants))
+        else:
+            stores.expire()
+            settling.settle_some()
         taken = stores.take() if stores.waits else []
         return Work(self._loads.take(), taken) or EMPTY_WORK
 
@@ -296,23 +306,8 @@ class SchedulerSession:
         if not done:
             return
         self.changed = True
-        for number, (ok, failed) in done.jobs.items():
-            job = self._jobs.tally(number, ok, failed, self._workers, done.micros.get(number, 0))
-            if job is not None:
-                self._settle(job)
+        self._settling.take(done)
         self._attachment.leave_if_done()
-
-    def _settle(self, job: Job) -> None:
-        """Settles a job that all workers have ended."""
-        connection = job.connection
-        if job.kind == LOAD:
-            self._loads.ended(job)
-            if connection is not None and connection.ended:
-                self._orphans.loaded(job)
-        else:
-            assert connection is not None
-            self._trust.judge(not job.failed)
-            self._stores.ended(job)
 
     def mapped(self, report: Mapped) -> bool:
         """Takes a worker's report. Returns whether all workers have pinned all that they map.
@@ -321,6 +316,11 @@ class SchedulerSession:
         workers to map memory.
         """
         return self._readable.take(report)
+
+    @property
+    def granted(self) -> int:
+        """How many answers to offers wait for take_work()."""
+        return self._attachment.grants
 
     @property
     def loading(self) -> bool:
@@ -334,9 +334,10 @@ class SchedulerSession:
     def yield_blocks(self) -> None:
         """Releases all device blocks now and discards their stores.
 
-        Workers may still copy the blocks while the engine writes them. No copy is committed.
+        Workers may still copy the blocks while the engine writes them. No copy in flight is committed.
         """
         self.changed = True
+        self._settling.settle_all()
         self._stores.yield_blocks()
 
     def stats(self) -> dict[str, int]:
@@ -376,11 +377,13 @@ class SchedulerSession:
         if hello is not None and hello.namespace is not None:
             weights = f"{hello.namespace['weights']}+{secrets.token_hex(8)}"
             self.changed = True
+            self._settling.settle_all()
             self._attachment.reset(weights)
         return True
 
     def close(self) -> None:
         """Ends the session, with BYE if no copy is in flight. May wait two seconds."""
+        self._settling.settle_all()
         self._attachment.close()
 
     def _gauges(self) -> Mapping[str, int]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 from itertools import chain
 from typing import Protocol
 
@@ -41,6 +42,19 @@ class DeviceBlocks(Protocol):
 
     def free_count(self) -> int:
         """How many blocks have no reference."""
+
+
+def _encode_append(r: Request, generation: int, first: int, end: int) -> bytes | None:
+    """The body of APPEND for tokens of r, which the engine only appends to.
+
+    None for tokens that the protocol cannot carry: r stores nothing more. Any thread may call it.
+    """
+    try:
+        packed = pack_tokens(list(r.tokens[first:end]))
+    except PackError:
+        r.broken = True
+        return None
+    return frames.encode_append(r.number, generation, first, packed)
 
 
 class Offer:
@@ -135,16 +149,11 @@ class Stores:
         """Sends the missing tokens of the leading blocks. False: some tokens were not sent."""
         end = blocks * self._block_tokens
         while r.sent < end:
-            piece = list(r.tokens[r.sent : min(end, r.sent + _APPEND_TOKENS)])
-            try:
-                body = frames.encode_append(r.number, r.generation, r.sent, pack_tokens(piece))
-            except PackError:
-                r.broken = True
-                self._count["skipped"] += 1
-                return False
+            stop = min(end, r.sent + _APPEND_TOKENS)
+            body = partial(_encode_append, r, r.generation, r.sent, stop)
             if not connection.later(frames.APPEND, body):
                 return False
-            r.sent += len(piece)
+            r.sent = stop
         return True
 
     def _store(
@@ -167,7 +176,7 @@ class Stores:
         """Sends STORE for referenced blocks. False: not sent."""
         r = offer.request
         group = max(0, offer.group)
-        body = frames.encode_store(r.number, r.generation, offer.first, n, group=group)
+        body = partial(frames.encode_store, r.number, r.generation, offer.first, n, 0, group)
         if not offer.connection.later(frames.STORE, body, self._granted, offer):
             return False
         self.offers.append(offer)
@@ -302,7 +311,7 @@ class Stores:
         Its STORE or COMMIT is unanswered. CLOSE of the current generation keeps these slots.
         """
         found = {}
-        for _, asked in connection.waiting.values():
+        for _, asked in list(connection.waiting.values()):  # the packer's thread may add some
             if isinstance(asked, (Offer, Job)) and asked.request is not None:
                 if asked.generation != asked.request.opened:
                     found[asked.request.number, asked.generation] = None
@@ -373,7 +382,7 @@ class Stores:
         if connection.ended or connection.link.closed:
             self._orphans.filled(job, good)
         elif good:
-            body = frames.encode_commit(r.number, job.generation, job.slots)
+            body = partial(frames.encode_commit, r.number, job.generation, job.slots)
             connection.must(frames.COMMIT, body, self._committed, job)
         else:
             body = frames.encode_abort(r.number, job.generation, job.slots)

@@ -220,7 +220,7 @@ class Asking(Desk):
 class Loading(Desk):
     def test_pins_drop_once_when_all_workers_have_reported(self) -> None:
         self.store("a", TOKENS)
-        self.session._workers = 2
+        self.session._settling.workers = 2
         self.session.open("b", 0, TOKENS)
         self.assertEqual(self.hit("b"), 3)
         self.assertTrue(self.session.load("b", 0, 0, [[7, 8, 9]]))

@@ -223,7 +223,7 @@ class Doubt(FaultDesk):
 
     def test_a_claim_that_reaches_too_few_workers_is_a_doubt_until_its_load_has_ended(self) -> None:
         self.store("a", TOKENS)
-        self.session._workers = self.session._loads.workers = 2
+        self.session._settling.workers = self.session._loads.workers = 2
         self.session.open("b", 0, list(TOKENS))
         self.session.open("c", 0, list(TOKENS))
         self.assertEqual(self.hit("b"), 3)

@@ -28,6 +28,7 @@ class FakeSession:
         self.answer: Hit | None = Hit(0, b"")
         self.loads = True
         self.loading = False  # a load is in flight
+        self.granted = 0
         self.room = True
         self.work = EMPTY_WORK
         self.broken = ""

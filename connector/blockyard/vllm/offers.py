@@ -28,6 +28,9 @@ OFFERS_PER_STEP = 2
 DECODED_OFFERS_PER_STEP = 1
 # Limit of due requests that one step checks, in turn.
 VISITS_PER_STEP = 32
+# A step that takes the answer to an offer makes no offer, unless so many requests are due. An offer
+# that waits gets larger, so offers keep up.
+MANY_DUE = 256
 NULL_BLOCK = 0  # vLLM's placeholder in a block table: has no KV, and must never be copied
 NEVER = -1  # a generation that no request has
 
@@ -162,7 +165,8 @@ class Offers:
             if self._steps % RETRY_STEPS == 0:
                 self._due.update(self._later)
                 self._later.clear()
-        if self._due:
+        due = self._due
+        if due and (len(due) >= MANY_DUE or not session.granted):
             self._offer_due(session)
         if self._begun:
             self._due.update(dict.fromkeys(self._begun))
@@ -180,20 +184,22 @@ class Offers:
         rids, lists, resumed = cached.req_ids, cached.new_block_ids, cached.resumed_req_ids
         tracked_of, due = self._tracked.get, self._due
         for index in indexes:
-            rid = rids[index]
+            rid, more = rids[index], lists[index]
             if resumed and rid in resumed:
-                self._adopt(rid, lists[index])
+                self._adopt(rid, more)
                 continue
             tracked = tracked_of(rid)
-            if tracked is not None and tracked.groups:
-                groups, more = tracked.groups, lists[index]
-                if len(groups) == 1:  # many requests may get a block in one step
-                    groups[0].extend(more[0])
-                else:
-                    for ids, new in zip(groups, more):
-                        ids.extend(new)
-                if len(groups[tracked.main]) >= tracked.due_at:  # owes(), without the call
-                    due[rid] = None
+            if tracked is None or not (groups := tracked.groups):
+                continue
+            if len(groups) == 1:  # many requests may get a block in one step
+                table = groups[0]
+                table.extend(more[0])
+            else:
+                for ids, new in zip(groups, more):
+                    ids.extend(new)
+                table = groups[tracked.main]
+            if len(table) >= tracked.due_at:  # owes(), without the call
+                due[rid] = None
 
     def _offer_due(self, session: SchedulerSession) -> None:
         offers = decoded = 0
@@ -205,11 +211,10 @@ class Offers:
             # Asynchronous scheduling counts tokens that are not sampled yet.
             unsure = getattr(tracked.request, "num_output_placeholders", 0)
             full = self._full(tracked, unsure, tracked.groups)
-            if full > tracked.offered and (
-                tracked.offered < tracked.prompt or full - tracked.offered >= self._decoded
-            ):
+            is_prompt = tracked.offered < tracked.prompt
+            if full > tracked.offered and (is_prompt or full - tracked.offered >= self._decoded):
                 offers += 1
-                decoded += tracked.offered >= tracked.prompt
+                decoded += not is_prompt
                 if not self._offer(session, tracked, full, tracked.groups):
                     self._later[rid] = None
                     continue
