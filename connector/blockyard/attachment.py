@@ -17,6 +17,7 @@ from .keeper import UP, Keeper
 from .lookups import Lookups
 from .orphans import OrphanedSlots
 from .packer import Packer
+from .settling import turn
 from .stores import Stores
 from .transport import Frame
 
@@ -79,12 +80,14 @@ class Attachment:
         """How many GRANTs wait for take_grants()."""
         return 0 if self.connection is None else len(self.connection.grants)
 
-    def take_grants(self, limit: int) -> None:
-        """Begins the stores of at most `limit` arrived GRANTs."""
+    def take_grants(self) -> bool:
+        """Begins the stores of one step's GRANTs. False without a GRANT."""
         connection = self.connection
-        while limit > 0 and connection is not None and connection.grants:
+        if connection is None or not connection.grants:
+            return False
+        for _ in range(turn(len(connection.grants))):
             connection.answer(connection.grants.popleft())
-            limit -= 1
+        return True
 
     def pump(self, adopt: bool, receive: bool = False) -> None:
         """Handles the arrived frames but GRANTs, and results. receive: reads the socket too.

@@ -33,8 +33,10 @@ _TIERS = (1, 2)  # host and disk; a newer minor version may add tiers
 _now = time.monotonic
 
 #: The body of a frame, or a call that encodes it in the thread that sends the frame. The call
-#: returns None when the frame cannot be encoded. Then no frame is sent.
+#: returns None when the frame cannot be encoded. Then no frame is sent, and its answer is ERROR.
 Body = bytes | Callable[[], bytes | None]
+
+_UNSENT = {"code": "", "retryable": False, "req": 0, "text": "the frame cannot be encoded"}
 
 
 class Connection:
@@ -265,6 +267,8 @@ class Connection:
             try:
                 if encoded is not None:
                     self.link.send(kind, corr, encoded)
+                elif corr:
+                    self.inbox.append(Frame(frames.ERROR, corr, dict(_UNSENT), -1))
             except LinkFull:
                 outbox[0] = (kind, corr, encoded)
                 self._full = True

@@ -58,6 +58,28 @@ def pack_open(number: int, generation: int, identity: Identity, tokens: list[int
         raise PackError(f"request {number}: {err}") from None
 
 
+def pack_append(r: Request, generation: int, first: int, end: int) -> bytes | None:
+    """The body of APPEND for tokens of r, which the engine only appends to.
+
+    None for tokens that the protocol cannot carry: r stores nothing more. Any thread may call it.
+    """
+    if r.unpackable:
+        return None
+    try:
+        packed = pack_tokens(list(r.tokens[first:end]))
+    except PackError:
+        r.unpackable = True
+        return None
+    return frames.encode_append(r.number, generation, first, packed)
+
+
+def pack_store(r: Request, generation: int, first: int, count: int, group: int) -> bytes | None:
+    """The body of STORE. None when an APPEND before it could not be encoded."""
+    if r.unpackable:
+        return None
+    return frames.encode_store(r.number, generation, first, count, group=group)
+
+
 class Pack:
     """A prompt in the packer: `end` tokens of a request's generation.
 

@@ -94,6 +94,7 @@ class Request:
         "polled",
         "delayed",
         "broken",
+        "unpackable",
         "finished",
         "hand_over",
         "fit",
@@ -119,6 +120,7 @@ class Request:
         self.opened = -1  # the generation that the agent has, -1 for none
         self.unsettled = 0  # stores offered or in flight, of all generations
         self.finished = False  # the engine has ended the request
+        self.unpackable = False  # has a token that no frame carries; the sender sets it
         self.hand_over: Wait | None = None  # the wait for another engine's blocks
         self.begin(generation)
 

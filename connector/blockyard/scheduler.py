@@ -34,14 +34,14 @@ from .packer import Packer
 from .readable import Readable
 from .request import ASKED, KNOWN, MISS, PACKING, Hit, Request
 from .settings import Settings
-from .settling import Settling, turn
+from .settling import Settling
 from .stores import DeviceBlocks, Stores
 from .trust import Trust
 from .work import EMPTY_WORK, Done, Mapped, Work
 
 __all__ = ["DeviceBlocks", "Hit", "SchedulerSession"]
 
-_SPIN = 40e-6  # wait for an answer within a hook's limit of 50 us
+_SPIN = 25e-6  # wait for an answer, with what a hook does first, within its limit of 50 us
 _PAUSE = 20e-6
 _MANY = 2  # answers that only the keeper receives: to decode them takes a hook too long
 _MIN_LIMIT = 64
@@ -288,10 +288,7 @@ class SchedulerSession:
             return EMPTY_WORK
         self.changed = True
         self._pump(True)
-        grants = self._attachment.grants
-        if grants:
-            self._attachment.take_grants(turn(grants))
-        else:
+        if not self._attachment.take_grants():
             stores.expire()
             settling.settle_some()
         taken = stores.take() if stores.waits else []
@@ -334,7 +331,7 @@ class SchedulerSession:
     def yield_blocks(self) -> None:
         """Releases all device blocks now and discards their stores.
 
-        Workers may still copy the blocks while the engine writes them. No copy in flight is committed.
+        Workers may still copy the blocks while the engine writes them. No such copy is committed.
         """
         self.changed = True
         self._settling.settle_all()

@@ -19,7 +19,7 @@ from .groups import ALL_GROUPS
 from .jobs import STORE, Job, Jobs
 from .orphans import OrphanedSlots
 from .packed import pack_u32, unpack_grants
-from .packer import PackError, pack_tokens
+from .packer import pack_append, pack_store
 from .request import Request
 from .transport import Frame
 from .work import Store
@@ -44,17 +44,10 @@ class DeviceBlocks(Protocol):
         """How many blocks have no reference."""
 
 
-def _encode_append(r: Request, generation: int, first: int, end: int) -> bytes | None:
-    """The body of APPEND for tokens of r, which the engine only appends to.
-
-    None for tokens that the protocol cannot carry: r stores nothing more. Any thread may call it.
-    """
-    try:
-        packed = pack_tokens(list(r.tokens[first:end]))
-    except PackError:
-        r.broken = True
-        return None
-    return frames.encode_append(r.number, generation, first, packed)
+def _settled(r: Request) -> None:
+    """Counts one store of r as settled."""
+    r.unsettled -= 1
+    close_if_done(r)
 
 
 class Offer:
@@ -139,7 +132,7 @@ class Stores:
     def takes(self, r: Request) -> bool | None:
         """Whether blocks of r can be offered now. False: later. None: not any more."""
         connection = r.connection
-        if connection is None or not connection.usable or r.broken or not r.store:
+        if connection is None or not connection.usable or not r.store or r.broken or r.unpackable:
             return None
         if self.blocks is None:
             return None
@@ -150,7 +143,7 @@ class Stores:
         end = blocks * self._block_tokens
         while r.sent < end:
             stop = min(end, r.sent + _APPEND_TOKENS)
-            body = partial(_encode_append, r, r.generation, r.sent, stop)
+            body = partial(pack_append, r, r.generation, r.sent, stop)
             if not connection.later(frames.APPEND, body):
                 return False
             r.sent = stop
@@ -176,7 +169,7 @@ class Stores:
         """Sends STORE for referenced blocks. False: not sent."""
         r = offer.request
         group = max(0, offer.group)
-        body = partial(frames.encode_store, r.number, r.generation, offer.first, n, 0, group)
+        body = partial(pack_store, r, r.generation, offer.first, n, group)
         if not offer.connection.later(frames.STORE, body, self._granted, offer):
             return False
         self.offers.append(offer)
@@ -229,7 +222,7 @@ class Stores:
         """Handles the answer to STORE. frame is None when the connection ended."""
         if frame is None or frame.type != frames.GRANT:
             if frame is not None:
-                self._count["errors"] += 1
+                self._count["skipped" if offer.request.unpackable else "errors"] += 1
             self._end_offer(offer)
             return
         blocks, slots = unpack_grants(frame.body["grants"])
@@ -293,12 +286,7 @@ class Stores:
         ids = list(chain.from_iterable(offer.ids))
         self._count["dropped_stores"] += len(offer.ids[0]) if dropped is None else dropped
         self._let_go(ids)
-        self._settled(offer.request)
-
-    def _settled(self, r: Request) -> None:
-        """Counts one store of r as settled."""
-        r.unsettled -= 1
-        close_if_done(r)
+        _settled(offer.request)
 
     def _let_go(self, ids: Sequence[int]) -> None:
         assert self.blocks is not None
@@ -312,9 +300,9 @@ class Stores:
         """
         found = {}
         for _, asked in list(connection.waiting.values()):  # the packer's thread may add some
-            if isinstance(asked, (Offer, Job)) and asked.request is not None:
-                if asked.generation != asked.request.opened:
-                    found[asked.request.number, asked.generation] = None
+            r = asked.request if isinstance(asked, (Offer, Job)) else None
+            if r is not None and asked.generation != r.opened:
+                found[r.number, asked.generation] = None
         return list(found)
 
     def expire(self) -> None:
@@ -353,7 +341,7 @@ class Stores:
                 job.connection.must(frames.ABORT, body)
             self._count["dropped_stores"] += job.blocks
             self._let_go(job.held)
-            self._settled(job.request)
+            _settled(job.request)
         self._queued = []
 
     # Copying.
@@ -387,7 +375,7 @@ class Stores:
         else:
             body = frames.encode_abort(r.number, job.generation, job.slots)
             connection.must(frames.ABORT, body)
-        self._settled(r)
+        _settled(r)
 
     def _committed(self, job: Job, frame: Frame | None) -> None:
         if frame is not None and frame.type == frames.OK:

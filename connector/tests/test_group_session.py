@@ -76,8 +76,9 @@ class GroupDesk(Desk):
             self.assertTrue(self.session.reserve(ids))
             self.assertTrue(self.session.offer_group(rid, 0, group, needs.start, ids))
         self.flow()
-        self.copy_groups(self.session.take_work(), tokens)
-        self.flow()
+        while self.session.busy():  # a step takes one answer, and a hook settles one store
+            self.copy_groups(self.session.take_work(), tokens)
+            self.flow()
         self.session.take_work()
         self.session.finished(rid)
         self.flow()

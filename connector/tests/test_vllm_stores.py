@@ -60,6 +60,18 @@ class Storing(Case):
             offers.append(len(self.computed()))
         self.assertEqual(offers, [2, 2, 1, 0])
 
+    def test_a_step_that_takes_an_answer_makes_no_offer_but_the_next_one_does(self) -> None:
+        running = [self.open(8) for _ in range(5)]
+        self.side.build_connector_meta(step([(r, [[1, 2, 3]]) for r in running]))
+        for req in running:
+            self.advance(req, 8)
+        self.session.granted = 1
+        offers = []
+        for _ in range(6):
+            self.side.build_connector_meta(step(cached=[(r, None) for r in running]))
+            offers.append(len(self.computed()))
+        self.assertEqual(offers, [0, 2, 0, 2, 0, 1])
+
     def test_a_step_looks_at_a_bounded_number_of_requests_and_at_all_in_turn(self) -> None:
         many = 3 * VISITS_PER_STEP
         running = [self.open(8) for _ in range(many)]

@@ -28,9 +28,6 @@ OFFERS_PER_STEP = 2
 DECODED_OFFERS_PER_STEP = 1
 # Limit of due requests that one step checks, in turn.
 VISITS_PER_STEP = 32
-# A step that takes the answer to an offer makes no offer, unless so many requests are due. An offer
-# that waits gets larger, so offers keep up.
-MANY_DUE = 256
 NULL_BLOCK = 0  # vLLM's placeholder in a block table: has no KV, and must never be copied
 NEVER = -1  # a generation that no request has
 
@@ -114,6 +111,7 @@ class Offers:
         self._begun: list[str] = []  # requests of this step, without computed blocks yet
         self._later: dict[str, None] = {}  # requests with a deferred offer
         self._steps = 0
+        self._put_off = False  # the last step made no offers
         self._decoded = DECODED_BLOCKS
 
     def bind(self, pool: Any) -> None:
@@ -165,8 +163,9 @@ class Offers:
             if self._steps % RETRY_STEPS == 0:
                 self._due.update(self._later)
                 self._later.clear()
-        due = self._due
-        if due and (len(due) >= MANY_DUE or not session.granted):
+        # A step that takes the answer to an offer makes none. An offer that waits gets larger.
+        self._put_off = bool(session.granted) and not self._put_off
+        if self._due and not self._put_off:
             self._offer_due(session)
         if self._begun:
             self._due.update(dict.fromkeys(self._begun))
