@@ -80,12 +80,15 @@ class Attachment:
         """How many GRANTs wait for take_grants()."""
         return 0 if self.connection is None else len(self.connection.grants)
 
-    def take_grants(self) -> bool:
-        """Begins the stores of one step's GRANTs. False without a GRANT."""
+    def take_grants(self, free: bool) -> bool:
+        """Begins the stores of one step's GRANTs. Not free: only of a long queue of GRANTs.
+
+        False without a GRANT.
+        """
         connection = self.connection
         if connection is None or not connection.grants:
             return False
-        for _ in range(turn(len(connection.grants))):
+        for _ in range(turn(len(connection.grants)) - (not free)):
             connection.answer(connection.grants.popleft())
         return True
 

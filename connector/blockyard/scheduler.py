@@ -280,15 +280,15 @@ class SchedulerSession:
 
     # Steps.
 
-    def take_work(self) -> Work:
-        """The copies for the workers in the next step."""
+    def take_work(self, free: bool = True) -> Work:
+        """The copies for the workers in the next step. free: the step has made no offer."""
         stores, settling = self._stores, self._settling
         waits = stores.waits or stores.offers or self._loads.queued or settling.reports
         if not waits and self._attachment.idle:
             return EMPTY_WORK
         self.changed = True
         self._pump(True)
-        if not self._attachment.take_grants():
+        if not self._attachment.take_grants(free):
             stores.expire()
             settling.settle_some()
         taken = stores.take() if stores.waits else []

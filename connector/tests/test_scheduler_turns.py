@@ -1,4 +1,4 @@
-"""The work of one hook on the scheduler side, with the model of an agent: the rest waits its turn."""
+"""The work of one hook on the scheduler side, with the model of an agent."""
 
 from __future__ import annotations
 
@@ -39,6 +39,12 @@ class Turns(Desk):
             taken.append(len(self.session.take_work().stores))
         self.assertEqual(taken, [2, 2, 1, 1])
         self.assertEqual(len(self.blocks.refs), 12)
+
+    def test_a_step_with_an_offer_takes_an_answer_of_many_only(self) -> None:
+        self.offers(6)
+        taken = [len(self.session.take_work(False).stores) for _ in range(5)]
+        self.assertEqual(taken, [1, 1, 1, 0, 0])
+        self.assertEqual(self.session.granted, 3)
 
     def test_a_hook_settles_one_store_and_every_load(self) -> None:
         self.store("x", TOKENS)

@@ -53,7 +53,7 @@ class FakeSession:
         self.calls.append(("computed", rid, generation, blocks, [list(g[:blocks]) for g in ids]))
         return self.room
 
-    def take_work(self) -> Work:
+    def take_work(self, free: bool = True) -> Work:
         if self.broken == "take_work":
             raise RuntimeError("take_work is broken")
         return self.take_loads()

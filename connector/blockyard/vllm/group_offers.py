@@ -95,13 +95,13 @@ class GroupOffers(Offers):
         # Another request may get the id. The next step drops the references.
         self._held = [item._replace(rid="") if item.rid == rid else item for item in self._held]
 
-    def follow(self, session: Any, output: Any) -> None:
+    def follow(self, session: Any, output: Any) -> bool:
         """Offers what the last step has computed, and references what this step computes."""
         held, self._held = self._held, []
         for item in held:
             self._offer_held(session, item)
         try:
-            super().follow(session, output)
+            offered = super().follow(session, output)
             state = getattr(output, "kv_connector_block_state", None)
             if state is not None and self._pool is not None:
                 scheduled = output.num_scheduled_tokens
@@ -109,6 +109,7 @@ class GroupOffers(Offers):
                     self._hold_windows(session, rid, scheduled.get(rid, 0), state)
                 if state.boundary_state_offloads:
                     self._hold_states(session, output, state.boundary_state_offloads)
+            return offered
         finally:
             self._touched.clear()
 

@@ -146,8 +146,12 @@ class Offers:
             tracked.groups = []
         self.clear()
 
-    def follow(self, session: SchedulerSession, output: Any) -> None:
-        """Updates the block tables from a step (SchedulerOutput) and makes due offers."""
+    def follow(self, session: SchedulerSession, output: Any) -> bool:
+        """Updates the block tables from a step (SchedulerOutput) and makes due offers.
+
+        Returns whether the step has made an offer.
+        """
+        offered = False
         for new in output.scheduled_new_reqs:
             self._adopt(new.req_id, new.block_ids)
         cached = output.scheduled_cached_reqs
@@ -166,10 +170,11 @@ class Offers:
         # A step that takes the answer to an offer makes none. An offer that waits gets larger.
         self._put_off = bool(session.granted) and not self._put_off
         if self._due and not self._put_off:
-            self._offer_due(session)
+            offered = self._offer_due(session)
         if self._begun:
             self._due.update(dict.fromkeys(self._begun))
             self._begun.clear()
+        return offered
 
     def _adopt(self, rid: str, block_ids: Sequence[Sequence[int]]) -> None:
         tracked = self._tracked.get(rid)
@@ -200,7 +205,7 @@ class Offers:
             if len(table) >= tracked.due_at:  # owes(), without the call
                 due[rid] = None
 
-    def _offer_due(self, session: SchedulerSession) -> None:
+    def _offer_due(self, session: SchedulerSession) -> bool:
         offers = decoded = 0
         for rid in list(islice(self._due, VISITS_PER_STEP)):
             del self._due[rid]
@@ -220,7 +225,8 @@ class Offers:
             if tracked.owes():
                 self._due[rid] = None  # the request goes to the end of the turns
             if offers == OFFERS_PER_STEP or decoded == DECODED_OFFERS_PER_STEP:
-                return
+                break
+        return offers > 0
 
     def last(
         self, session: SchedulerSession, tracked: Tracked, groups: Sequence[Sequence[int]]

@@ -279,18 +279,18 @@ class VllmScheduler:
         session = self.session
         if session is None:
             return EMPTY
-        planned = 1
+        planned, offered = 1, False
         try:
             planned = output.total_num_scheduled_tokens
             self._scheduled = len(output.num_scheduled_tokens)
             self.pace.begin_step(planned, self._scheduled, _now())
             if not self.off:
-                self._offers.follow(session, output)
+                offered = self._offers.follow(session, output)
         except Exception as err:
             self.faults.note("follow", err)
             self._offers.distrust()
         try:
-            work = session.take_work()
+            work = session.take_work(not offered)
         except Exception as err:
             self.faults.note("take_work", err)
             work = session.take_loads()
