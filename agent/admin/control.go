@@ -267,14 +267,12 @@ func hashesText(hashes []kv.SequenceHash) []hashText {
 
 // resetBlocksRequest is the body of POST /v1/reset-blocks.
 type resetBlocksRequest struct {
-	Namespace string     `json:"namespace"`
-	Tier      string     `json:"tier"`
-	Hashes    []hashText `json:"sequence_hashes"`
-	DryRun    bool       `json:"dry_run"`
+	selection
+	Tier string `json:"tier"`
 }
 
 func (r resetBlocksRequest) about() string {
-	return fmt.Sprintf("tier %.16q, %s, %s", r.Tier, aboutHashes(r.Hashes), aboutPools(&r.Namespace, r.DryRun))
+	return fmt.Sprintf("tier %.16q, %s", r.Tier, r.selection.about())
 }
 
 // aboutHashes says in a log line which blocks a request names: the first eight.
@@ -300,7 +298,7 @@ func sequenceHashes(in []hashText) ([]kv.SequenceHash, error) {
 }
 
 // resetBlocksAnswer lists the hashes that were reset, were not in the tier, or were in use and
-// stay.
+// stay. Of a prompt or of all blocks, the hashes are those of the resident ones.
 type resetBlocksAnswer struct {
 	Reset    []hashText `json:"reset_blocks"`
 	NotFound []hashText `json:"not_found"`
@@ -308,17 +306,17 @@ type resetBlocksAnswer struct {
 	DryRun   bool       `json:"dry_run,omitempty"`
 }
 
-// resetBlocks removes blocks from one tier of a pool. Blocks in use stay.
+// resetBlocks removes the blocks of a selection from one tier of a pool. Blocks in use stay.
 func (c *control) resetBlocks(_ context.Context, in resetBlocksRequest) (resetBlocksAnswer, error) {
 	tier, err := controlTier(in.Tier)
 	if err != nil {
 		return resetBlocksAnswer{}, err
 	}
-	hashes, err := sequenceHashes(in.Hashes)
+	p, err := c.check(&in.selection)
 	if err != nil {
 		return resetBlocksAnswer{}, err
 	}
-	p, err := c.findPool(in.Namespace)
+	hashes, err := in.hashes(p)
 	if err != nil {
 		return resetBlocksAnswer{}, err
 	}

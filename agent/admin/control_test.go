@@ -67,6 +67,31 @@ func TestResetBlocksSaysWhatBecameOfEach(t *testing.T) {
 	n.wantTiers(t, p, 1, 0, 0, 2)
 }
 
+// TestResetBlocksByPromptAndNamespace: a selection names the same blocks as for keep. Blocks of another salt
+// and of the other tier stay, and so do blocks in use.
+func TestResetBlocksByPromptAndNamespace(t *testing.T) {
+	n := openNode(t)
+	p := n.fill(t, "w", 4)
+	hash := func(i int) string { return fmt.Sprintf(`"%016x"`, uint64(p.blocks[i].Seq)) }
+	answer := func(reset, notFound, notReset string) string {
+		return fmt.Sprintf(`{"reset_blocks":[%s],"not_found":[%s],"not_reset":[%s]`, reset, notFound, notReset)
+	}
+	tokens, _ := json.Marshal(prompt(2))
+	ofPrompt := `"tokens":` + string(tokens)
+	n.say(t, p, "/v1/reset-blocks", `"tier":"host","salt":"x",`+ofPrompt, answer("", "", "")+"}")
+	n.say(t, p, "/v1/reset-blocks", `"tier":"host","dry_run":true,`+ofPrompt, answer(hash(1)+","+hash(0), "", "")+`,"dry_run":true}`)
+	n.wantTiers(t, p, 0, 4, 0, 4)
+	n.say(t, p, "/v1/reset-blocks", `"tier":"host",`+ofPrompt, answer(hash(1)+","+hash(0), "", "")+"}")
+	n.wantTiers(t, p, 0, 2, 0, 4)
+	n.say(t, p, "/v1/reset-blocks", `"tier":"host","all":true`, answer(hash(3)+","+hash(2), hash(1)+","+hash(0), "")+"}")
+	n.say(t, p, "/v1/keep", `"ttl_seconds":60,`+ofPrompt, `{"kept":2,"blocks":2}`)
+	code, got := ask(t, n.control, http.MethodPost, "/v1/reset-blocks", fmt.Sprintf(`{"namespace":"%s","tier":"disk","all":true}`, p.NamespaceID()))
+	if want := answer(hash(3)+","+hash(2), "", hash(1)+","+hash(0)) + "}"; code != http.StatusOK || got != want {
+		t.Errorf("status %d, %s; want %s", code, got, want)
+	}
+	n.wantTiers(t, p, 0, 0, 2, 0)
+}
+
 func TestKeptBlocksAreNotReset(t *testing.T) {
 	n := openNode(t)
 	p := n.fill(t, "w", 3)
@@ -104,6 +129,7 @@ func TestControlNamesWhatIsWrong(t *testing.T) {
 		{"/v1/reset", strings.Repeat(" ", 64<<20) + `{}`, 413, `body: more than 67108864 bytes`},
 		{"/v1/reset-blocks", `{"namespace":"` + ns + `","tier":"all","sequence_hashes":[1]}`, 400, `tier "all": want host or disk`},
 		{"/v1/reset-blocks", `{"namespace":"` + ns + `","tier":"host","sequence_hashes":[]}`, 400, `sequence_hashes: 0 items, want 1..1048576`},
+		{"/v1/reset-blocks", `{"namespace":"` + ns + `","tier":"host"}`, 400, `tokens: 0 items, want 4 (one block) to`},
 		{"/v1/reset-blocks", `{"namespace":"` + ns + `","tier":"host","sequence_hashes":["12"]}`, 400, `want 16 hexadecimal digits in quotes, or a whole number`},
 		{"/v1/keep", `{"namespace":"` + ns + `","tokens":[1,2],"ttl_seconds":5}`, 400, `tokens: 2 items, want 4 (one block) to 4194304`},
 		{"/v1/keep", `{"namespace":"` + ns + `","tokens":[0,1,2,3],"ttl_seconds":0}`, 400, `ttl_seconds 0: want 0.001 to 2592000`},

@@ -1,8 +1,10 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/blockyard-ai/blockyard/blockmgr"
@@ -99,6 +101,53 @@ func (s *selection) sum(p *blockmgr.Pool, do func([]kv.StoredKey) (int, error)) 
 		return add(keys)
 	})
 	return done, blocks, err
+}
+
+// resident returns the selected blocks that are in a tier, in no order. ofPrompt has the number of each
+// block of a prompt, by its key.
+func (s *selection) resident(p *blockmgr.Pool) (found []blockmgr.BlockInfo, ofPrompt map[kv.StoredKey]int, err error) {
+	ofPrompt = make(map[kv.StoredKey]int)
+	if s.Tokens != nil {
+		ns := p.Namespace()
+		for i, key := range promptKeys(&ns, s) {
+			ofPrompt[key] = i
+		}
+	}
+	hashes := make(map[kv.SequenceHash]bool, len(s.Hashes))
+	for _, h := range s.Hashes {
+		hashes[kv.SequenceHash(h)] = true
+	}
+	p.DumpChunks(func(chunk []blockmgr.BlockInfo) bool {
+		for i := range chunk {
+			_, wanted := ofPrompt[chunk[i].Block.Key]
+			if s.All || wanted || hashes[chunk[i].Block.Seq] {
+				found = append(found, chunk[i])
+			}
+		}
+		return len(found) <= maxResetHashes
+	})
+	if len(found) > maxResetHashes {
+		return nil, nil, badRequest("more than %d resident blocks are selected", maxResetHashes)
+	}
+	return found, ofPrompt, nil
+}
+
+// hashes returns the hashes of a selection: the given ones, or those of the resident blocks, children
+// before parents.
+func (s *selection) hashes(p *blockmgr.Pool) ([]kv.SequenceHash, error) {
+	if s.Hashes != nil {
+		return sequenceHashes(s.Hashes)
+	}
+	found, _, err := s.resident(p)
+	if err != nil {
+		return nil, err
+	}
+	slices.SortFunc(found, func(a, b blockmgr.BlockInfo) int { return cmp.Compare(b.Block.Position, a.Block.Position) })
+	hashes := make([]kv.SequenceHash, len(found))
+	for i := range found {
+		hashes[i] = found[i].Block.Seq
+	}
+	return hashes, nil
 }
 
 // keepRequest is the body of POST /v1/keep.

@@ -41,7 +41,7 @@ func (c *control) prefetch(ctx context.Context, in prefetchRequest) (prefetchAns
 	if err != nil {
 		return prefetchAnswer{}, err
 	}
-	blocks, err := in.resident(p)
+	blocks, err := in.readable(p)
 	if err != nil {
 		return prefetchAnswer{}, err
 	}
@@ -96,43 +96,23 @@ func readAll(ctx context.Context, p *blockmgr.Pool, coming []blockmgr.Block) (le
 	}
 }
 
-// resident returns the selected blocks that are in a tier, parents first. Of a prompt of a model without
+// readable returns the selected blocks that are in a tier, parents first. Of a prompt of a model without
 // KV groups it returns those before the first block that is in no tier.
-func (s *selection) resident(p *blockmgr.Pool) ([]blockmgr.BlockInfo, error) {
-	wanted := make(map[kv.StoredKey]int)
-	if s.Tokens != nil {
-		ns := p.Namespace()
-		for i, key := range promptKeys(&ns, s) {
-			wanted[key] = i
-		}
-	}
-	hashes := make(map[kv.SequenceHash]bool, len(s.Hashes))
-	for _, h := range s.Hashes {
-		hashes[kv.SequenceHash(h)] = true
-	}
-	var found []blockmgr.BlockInfo
-	p.DumpChunks(func(chunk []blockmgr.BlockInfo) bool {
-		for i := range chunk {
-			_, ofPrompt := wanted[chunk[i].Block.Key]
-			if s.All || ofPrompt || hashes[chunk[i].Block.Seq] {
-				found = append(found, chunk[i])
-			}
-		}
-		return len(found) <= maxResetHashes
-	})
-	if len(found) > maxResetHashes {
-		return nil, badRequest("more than %d resident blocks are selected", maxResetHashes)
+func (s *selection) readable(p *blockmgr.Pool) ([]blockmgr.BlockInfo, error) {
+	found, ofPrompt, err := s.resident(p)
+	if err != nil {
+		return nil, err
 	}
 	slices.SortFunc(found, func(a, b blockmgr.BlockInfo) int {
 		if s.Tokens != nil {
-			return cmp.Compare(wanted[a.Block.Key], wanted[b.Block.Key])
+			return cmp.Compare(ofPrompt[a.Block.Key], ofPrompt[b.Block.Key])
 		}
 		return cmp.Compare(a.Block.Position, b.Block.Position)
 	})
 	ns := p.Namespace()
 	if s.Tokens != nil && ns.KVGroups() == nil {
 		for i := range found {
-			if wanted[found[i].Block.Key] != i {
+			if ofPrompt[found[i].Block.Key] != i {
 				return found[:i], nil // the prompt has a gap
 			}
 		}

@@ -121,7 +121,9 @@ func TestAdminOfAnAgent(t *testing.T) {
 	wantAdmin(t, 0, "dry run: 0 blocks were in host memory, 0 were read into it, 1 are on disk alone", at("prefetch", "--hash", hash, "--dry-run")...)
 	wantAdmin(t, 0, "9 blocks were in host memory, 1 were read into it, 0 are on disk alone", at("prefetch", "--tokens-file", prompt)...)
 	wantAdmin(t, 0, "10 blocks were in host memory, 0 were read into it", at("prefetch", "--all")...)
+	wantAdmin(t, 0, "dry run: 10 hashes left the tier", at("evict", "--tier", "disk", "--tokens-file", prompt, "--dry-run")...)
 	wantAdmin(t, 0, "1 hashes left the tier", at("evict", "--tier", "host", "--hash", hash)...)
+	wantAdmin(t, 2, "want --hash, --tokens-file or --all", at("evict", "--tier", "host")...)
 	wantCapacity(t, at)
 	wantAdmin(t, 0, "1 namespaces have nothing left to write, 0 have", at("flush")...)
 	wantAdmin(t, 0, "dry run: 1 namespaces with 19 slots would be emptied", at("reset", "--tier", "all", "--all", "--dry-run")...)
@@ -198,6 +200,7 @@ func wantAudit(t *testing.T, logs *observer.ObservedLogs, namespace, hash string
 		"anna POST /v1/keep 3600 seconds, a prompt of 161 tokens, " + named + " 200",
 		`anna POST /v1/reset tier "host", all namespaces 409`,
 		`anna POST /v1/reset-blocks tier "host", 1 hashes ` + hash + ", " + named + " 200",
+		`anna POST /v1/reset-blocks tier "disk", a prompt of 161 tokens, ` + named + ", dry run 200",
 		"anna POST /v1/unkeep all blocks, " + named + " 200",
 		"anna POST /v1/flush all namespaces 200",
 		"anna POST /v1/prefetch 1 hashes " + hash + ", " + named + ", dry run 200",

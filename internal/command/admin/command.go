@@ -24,7 +24,7 @@ type Command struct {
 	Status   status   `cmd:"" help:"Show the pools and tiers of an agent, or the worker servers of a router."`
 	Pin      pin      `cmd:"" help:"Keep blocks of an agent from eviction for a time."`
 	Unpin    unpin    `cmd:"" help:"End the time for which blocks are kept."`
-	Evict    evict    `cmd:"" help:"Take single blocks out of a tier of an agent. Blocks in use stay."`
+	Evict    evict    `cmd:"" help:"Take blocks out of a tier of an agent. Blocks in use stay."`
 	Flush    flush    `cmd:"" help:"Wait until an agent has sealed and written what it has to."`
 	Prefetch prefetch `cmd:"" help:"Read blocks of an agent from disk into host memory."`
 	Quota    quota    `cmd:"" help:"Show or set how much of an agent's tiers a model or a tenant may have."`
@@ -108,12 +108,7 @@ func (b *blocks) Validate() error {
 	if len(b.Hash) == 0 && b.Tokens == "" && !b.All {
 		return errors.New("no blocks are named: want --hash, --tokens-file or --all")
 	}
-	return checkHashes(b.Hash)
-}
-
-// checkHashes returns an error unless each hash has 16 hexadecimal digits.
-func checkHashes(hashes []string) error {
-	for _, h := range hashes {
+	for _, h := range b.Hash {
 		if _, err := strconv.ParseUint(h, 16, 64); err != nil || len(h) != 16 {
 			return fmt.Errorf("--hash %.40q: want 16 hexadecimal digits", h)
 		}
@@ -210,21 +205,17 @@ func (p *unpin) Run(ctx context.Context, c *Command, stdout io.Writer) error {
 
 // evict is "blockyard admin evict".
 type evict struct {
-	pool
-	Tier string   `required:"" enum:"host,disk" help:"Tier that the blocks leave: host or disk."`
-	Hash []string `required:"" placeholder:"HASH" help:"Sequence hash of a block, 16 hexadecimal digits; repeatable."`
+	blocks
+	Tier string `required:"" enum:"host,disk" help:"Tier that the blocks leave: host or disk."`
 }
-
-// Validate checks the hashes. Kong reports its error as one of usage.
-func (e *evict) Validate() error { return checkHashes(e.Hash) }
 
 // Run removes the blocks. The error says that some of them are in use.
 func (e *evict) Run(ctx context.Context, c *Command, stdout io.Writer) error {
-	namespace, err := e.find(ctx, &c.Connection)
+	body, err := e.body(ctx, &c.Connection)
 	if err != nil {
 		return err
 	}
-	body := map[string]any{"namespace": namespace, "tier": e.Tier, "sequence_hashes": e.Hash, "dry_run": c.DryRun}
+	body["tier"] = e.Tier
 	var a struct {
 		Reset    []string `json:"reset_blocks"`
 		NotFound []string `json:"not_found"`
