@@ -86,7 +86,7 @@ func newCollector(stats func() Stats) *collector {
 		budgetState:   desc("disk_write_budget_bytes", "Bytes written to disk in the last 24 hours, the budget, and what is left of it now.", "kind"),
 		wear:          desc("disk_wear_ratio", "Share of the endurance of a device of the disk tier that is used, as the device says (SMART). Absent where it cannot be read.", "device"),
 		deviceWritten: desc("disk_device_written_bytes_total", "Bytes written to a device of the disk tier in its life, by anybody, as the device says (SMART).", "device"),
-		quota:         desc("quota_bytes", "Bytes of a tier that a model's extents or a tenant's blocks take (used), and may take (limit, 0 for no limit).", "of", "name", "tier", "kind"),
+		quota:         desc("quota_bytes", "Bytes of a tier that a model's extents or a tenant's blocks take (used), and may take (limit, 0 for no limit). tenant_model is the part of a tenant's blocks that are of a model.", "of", "name", "model", "tier", "kind"),
 		space:         desc("space_bytes", "Sizes of the file systems of the tiers.", "tier", "kind"),
 		heapLimit:     desc("heap_limit_bytes", "Limit of the Go heap, 0 for no limit."),
 	}
@@ -176,8 +176,8 @@ func (c *collector) collectEngines(m metrics, s *Stats) {
 	for i := range s.Quotas {
 		q := &s.Quotas[i]
 		for tier, b := range map[string]blockmgr.QuotaBytes{"host_pinned": q.Host, "disk": q.Disk} {
-			m.gauge(c.quota, float64(b.Used), q.Of, q.Name, tier, "used")
-			m.gauge(c.quota, float64(b.Limit), q.Of, q.Name, tier, "limit")
+			m.gauge(c.quota, float64(b.Used), q.Of, q.Name, q.Model, tier, "used")
+			m.gauge(c.quota, float64(b.Limit), q.Of, q.Name, q.Model, tier, "limit")
 		}
 	}
 	m.gauge(c.space, float64(s.Space.HostFree), "host_pinned", "free")

@@ -17,28 +17,7 @@ import (
 )
 
 // Limit bounds the bytes of a model or a tenant in the tiers of the node; 0 is no bound.
-type Limit struct {
-	HostBytes uint64 `json:"host_bytes"`
-	DiskBytes uint64 `json:"disk_bytes"`
-}
-
-// Of returns the bound of a tier, 0 for none.
-func (l Limit) Of(kind kv.Tier) uint64 {
-	if kind == kv.TierHost {
-		return l.HostBytes
-	}
-	return l.DiskBytes
-}
-
-// With returns l with another bound of a tier.
-func (l Limit) With(kind kv.Tier, bytes uint64) Limit {
-	if kind == kv.TierHost {
-		l.HostBytes = bytes
-	} else {
-		l.DiskBytes = bytes
-	}
-	return l
-}
+type Limit = tenant.Limit
 
 // maxLimits bounds the models with a limit.
 const maxLimits = 1024
@@ -234,10 +213,11 @@ func (m *Manager) setTenants(tenants []Tenant) (settled <-chan struct{}, err err
 	return m.broker.trim(), nil
 }
 
+// These are the values of QuotaName.Of.
 const (
-	// OfModel and OfTenant are the values of Quota.Of.
-	OfModel  = "model"
-	OfTenant = "tenant"
+	OfModel       = "model"
+	OfTenant      = "tenant"
+	OfTenantModel = "tenant_model"
 )
 
 // ErrNoTenant: the node has no such tenant.
@@ -249,11 +229,17 @@ type QuotaBytes struct {
 	Used  uint64 `json:"used_bytes"`
 }
 
+// QuotaName says whose a quota is: of the model or the tenant Name, or of the tenant Name in Model.
+type QuotaName struct {
+	Of    string `json:"of"`
+	Name  string `json:"name"`
+	Model string `json:"model,omitempty"`
+}
+
 // Quota is what a model or a tenant may have and has. A model uses whole extents, a tenant the slots of
 // its blocks.
 type Quota struct {
-	Of   string `json:"of"`
-	Name string `json:"name"`
+	QuotaName
 	// Share is a model's part of a tier that several models want; see Manager.SetWeights.
 	Share uint64     `json:"share,omitempty"`
 	Host  QuotaBytes `json:"host"`
@@ -286,19 +272,25 @@ func (m *Manager) Quotas() (all []Quota) {
 	all = []Quota{}
 	for _, name := range slices.Sorted(maps.Keys(models)) {
 		of := func(kind kv.Tier) QuotaBytes { return QuotaBytes{limits[name].Of(kind), m.ModelUse(name, kind)} }
-		all = append(all, Quota{Of: OfModel, Name: name, Share: cmp.Or(weights[name], 1), Host: of(kv.TierHost), Disk: of(kv.TierDisk)})
+		all = append(all, Quota{QuotaName: QuotaName{Of: OfModel, Name: name}, Share: cmp.Or(weights[name], 1), Host: of(kv.TierHost), Disk: of(kv.TierDisk)})
 	}
 	for _, t := range m.Tenants() {
-		of := func(lv registry.Level) QuotaBytes { return QuotaBytes{t.Limit[lv], t.Used[lv]} }
-		all = append(all, Quota{Of: OfTenant, Name: t.Name, Host: of(registry.Host), Disk: of(registry.Disk), TTL: t.TTL.Seconds()})
+		add := func(of, model string, s *tenant.Share, ttl float64) {
+			bytes := func(lv registry.Level) QuotaBytes { return QuotaBytes{s.Limit[lv], s.Used[lv]} }
+			all = append(all, Quota{QuotaName: QuotaName{of, t.Name, model}, Host: bytes(registry.Host), Disk: bytes(registry.Disk), TTL: ttl})
+		}
+		add(OfTenant, "", &t.Share, t.TTL.Seconds())
+		for i := range t.Models {
+			add(OfTenantModel, t.Models[i].Model, &t.Models[i], 0)
+		}
 	}
 	return all
 }
 
 // QuotaOf returns what a model or a tenant may have and has in a tier.
-func (m *Manager) QuotaOf(of, name string, kind kv.Tier) QuotaBytes {
+func (m *Manager) QuotaOf(name QuotaName, kind kv.Tier) QuotaBytes {
 	for _, q := range m.Quotas() {
-		if q.Of == of && q.Name == name {
+		if q.QuotaName == name {
 			return q.bytes(kind)
 		}
 	}
@@ -307,45 +299,41 @@ func (m *Manager) QuotaOf(of, name string, kind kv.Tier) QuotaBytes {
 
 // CheckQuota returns the limit of a model or a tenant in a tier with a size in bytes, and the error with
 // which SetQuota would refuse another one.
-func (m *Manager) CheckQuota(of, name string, kind kv.Tier, bytes uint64) (before uint64, err error) {
+func (m *Manager) CheckQuota(name QuotaName, kind kv.Tier, bytes uint64) (before uint64, err error) {
 	a, err := m.sizedArena(kind)
 	if err != nil {
 		return 0, err
 	}
 	least, unit := a.ExtentBytes(), "one extent"
-	if of == OfTenant {
+	if name.Of != OfModel {
 		least, unit = storage.PageSize, "the smallest block"
-		if !slices.ContainsFunc(m.TenantList(), func(t Tenant) bool { return t.Name == name }) {
-			return 0, fmt.Errorf("tenant %.80q is not in the limits file: %w", name, ErrNoTenant)
+		if !slices.ContainsFunc(m.TenantList(), func(t Tenant) bool { return t.Name == name.Name }) {
+			return 0, fmt.Errorf("tenant %.80q is not in the limits file: %w", name.Name, ErrNoTenant)
 		}
 	}
 	if bytes != 0 && bytes < least {
 		return 0, fmt.Errorf("%s limit %v: want 0 (none) or at least %v (%s): %w", tierName(kind), bytesize.Size(bytes), bytesize.Size(least), unit, ErrSize)
 	}
-	return m.QuotaOf(of, name, kind).Limit, nil
+	return m.QuotaOf(name, kind).Limit, nil
 }
 
-// SetQuota changes the limit of a model or a tenant in a tier; 0 is no limit. settled is that of
+// SetQuota changes one limit in a tier; 0 is no limit. settled is that of
 // SetModelLimits and SetTenants.
-func (m *Manager) SetQuota(of, name string, kind kv.Tier, bytes uint64) (settled <-chan struct{}, err error) {
+func (m *Manager) SetQuota(name QuotaName, kind kv.Tier, bytes uint64) (settled <-chan struct{}, err error) {
 	m.quotas.Lock()
 	defer m.quotas.Unlock()
-	if _, err := m.CheckQuota(of, name, kind, bytes); err != nil {
+	if _, err := m.CheckQuota(name, kind, bytes); err != nil {
 		return nil, err
 	}
-	if of == OfTenant {
+	if name.Of != OfModel {
 		tenants := slices.Clone(m.TenantList())
-		for i := range tenants {
-			if tenants[i].Name == name {
-				l := Limit{tenants[i].HostBytes, tenants[i].DiskBytes}.With(kind, bytes)
-				tenants[i].HostBytes, tenants[i].DiskBytes = l.HostBytes, l.DiskBytes
-			}
-		}
+		at := slices.IndexFunc(tenants, func(t Tenant) bool { return t.Name == name.Name })
+		tenants[at].SetLimit(name.Model, kind, bytes) // CheckQuota has found the tenant
 		return m.setTenants(tenants)
 	}
 	limits := maps.Clone(m.ModelLimits())
-	if limits[name] = limits[name].With(kind, bytes); limits[name] == (Limit{}) {
-		delete(limits, name)
+	if limits[name.Name] = limits[name.Name].With(kind, bytes); limits[name.Name] == (Limit{}) {
+		delete(limits, name.Name)
 	}
 	if err := CheckLimits(limits); err != nil {
 		return nil, err

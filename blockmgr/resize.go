@@ -232,10 +232,10 @@ func (b *broker) giveOne(pools []*Pool, lv registry.Level, bound uint64) bool {
 	}
 }
 
-// poolsOf returns the pools of a model.
+// poolsOf returns the pools of a model, or all for tenant.AllModels.
 func poolsOf(pools []*Pool, model string) (own []*Pool) {
 	for _, p := range pools {
-		if p.ns.Model == model {
+		if p.ns.Model == model || model == tenant.AllModels {
 			own = append(own, p)
 		}
 	}
@@ -273,7 +273,7 @@ func (b *broker) shareTenants() (done bool) {
 	for _, p := range pools {
 		for _, short := range p.takeShort() {
 			done = false
-			for b.tenants.At(short.Tenant).Over(short.Level, short.Bytes) && makeRoom(pools, p, &short) {
+			for b.tenants.At(short.Tenant).Over(short.Model, short.Level, short.Bytes) && makeRoom(poolsOf(pools, short.Model), p, &short) {
 			}
 		}
 	}
@@ -323,7 +323,7 @@ func (p *Pool) giveRoom(short *tier.Short, last tenant.Age) (some bool) {
 	if p.life.closing {
 		return false
 	}
-	some = p.slots.MakeRoom(short.Level, short.Tenant, short.Bytes, last)
+	some = p.slots.MakeRoom(short, last)
 	if some && short.Level == registry.Disk {
 		p.mover.RequestFlush()
 	}

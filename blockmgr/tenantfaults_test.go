@@ -66,7 +66,7 @@ func TestQuotaAndReloadKeepEachOthersLimits(t *testing.T) {
 	for range 2000 {
 		var wg sync.WaitGroup
 		wg.Go(func() {
-			_, err := p.m.SetQuota(OfModel, "a", kv.TierHost, hostBytes(4))
+			_, err := p.m.SetQuota(QuotaName{Of: OfModel, Name: "a"}, kv.TierHost, hostBytes(4))
 			set(err)
 		})
 		_, err := p.m.SetModelLimits(map[string]Limit{"b": {HostBytes: hostBytes(8)}})

@@ -340,7 +340,8 @@ func runTenantSteps(t *testing.T, steps []tenantStep) {
 	defer p.finish()
 	limit := func(s *tenantStep) <-chan struct{} {
 		return p.setTenants(
-			tenant.Tenant{Name: "a", Salts: []string{"a"}, HostBytes: hostBytes(uint64(s.host)), DiskBytes: hostBytes(uint64(s.disk))},
+			tenant.Tenant{Name: "a", Salts: []string{"a"}, HostBytes: hostBytes(uint64(s.host)), DiskBytes: hostBytes(uint64(s.disk)),
+				Models: map[string]Limit{p.ns.Model: {HostBytes: hostBytes(uint64(s.bHost))}}},
 			tenant.Tenant{Name: "b", Salts: []string{"b"}, TTL: time.Hour, HostBytes: hostBytes(uint64(s.bHost))})
 	}
 	limit(&tenantStep{})
@@ -387,8 +388,15 @@ func (p *testPool) checkTenants() {
 			if got, want := int(s.Used[lv]/testSlotBytes), used[s.Name+where]; got != want {
 				p.t.Errorf("%s%s: %d slots are counted, blocks take %d", s.Name, where, got, want)
 			}
-			if s.Limit[lv] != 0 && s.Used[lv] > s.Limit[lv] {
-				p.t.Errorf("%s%s: %d bytes of %d", s.Name, where, s.Used[lv], s.Limit[lv])
+			var models uint64
+			for _, share := range append(s.Models, s.Share) {
+				if share.Limit[lv] != 0 && share.Used[lv] > share.Limit[lv] {
+					p.t.Errorf("%s%s, model %q: %d bytes of %d", s.Name, where, share.Model, share.Used[lv], share.Limit[lv])
+				}
+				models += share.Used[lv]
+			}
+			if models != 2*s.Used[lv] {
+				p.t.Errorf("%s%s: %d bytes of all models, with those of each %d", s.Name, where, s.Used[lv], models)
 			}
 		}
 	}

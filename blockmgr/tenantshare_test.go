@@ -109,11 +109,13 @@ func (p *testPool) count(first uint64, n int) (host, disk int) {
 func TestNoModelOfATenantStarves(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		limit := rapid.Uint64Range(1, 8).Draw(r, "limit")
+		ofModel := rapid.Uint64Range(0, 8).Draw(r, "limit of the first model")
 		second := rapid.SliceOfN(rapid.Bool(), 1, 30).Draw(r, "steps are the second model's")
 		host, disk := t.TempDir(), t.TempDir()
 		synctest.Test(t, func(t *testing.T) {
 			a, b := twoModels(t, limit, host, disk)
 			defer b.m.Close()
+			a.limitModel("a", ofModel)
 			for i, other := range second {
 				p := map[bool]*testPool{false: a, true: b}[other]
 				blocks := p.owned("t", uint64(i+1), 1)
@@ -129,9 +131,82 @@ func TestNoModelOfATenantStarves(t *testing.T) {
 					if n := p.slotsOf("t", lv); n > int(limit) {
 						t.Errorf("step %d: %d slots of %d", i, n, limit)
 					}
+					if q := p.m.QuotaOf(QuotaName{OfTenantModel, "t", "a"}, kindOf(lv)); ofModel != 0 && q.Used > hostBytes(ofModel) {
+						t.Errorf("step %d: the first model has %d bytes of %d slots", i, q.Used, ofModel)
+					}
 				}
 			}
 		})
+	})
+}
+
+// limitModel limits the tenant t in a model to so many slots of each tier, 0 for no limit.
+func (p *testPool) limitModel(model string, slots uint64) {
+	p.t.Helper()
+	for _, kind := range []kv.Tier{kv.TierHost, kv.TierDisk} {
+		settled, err := p.m.SetQuota(QuotaName{OfTenantModel, "t", model}, kind, hostBytes(slots))
+		if err != nil {
+			p.t.Fatalf("limit of model %s: %v", model, err)
+		}
+		<-settled
+	}
+}
+
+// A tenant's limit in one model holds beside that of all models: the model evicts its own blocks for its next
+// one, also those of another namespace of the model, and the room that it leaves is the other models' at once.
+func TestTenantLimitInAModel(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := twoModels(t, 8, t.TempDir(), t.TempDir())
+		defer b.m.Close()
+		next := func() { a.quiesce(); b.quiesce(); time.Sleep(time.Second) }
+		want := func(when string, first, second int) {
+			t.Helper()
+			for lv := range registry.Level(registry.NumLevels) {
+				ofModel := func(model string) int {
+					return int(a.m.QuotaOf(QuotaName{OfTenantModel, "t", model}, kindOf(lv)).Used / testSlotBytes)
+				}
+				if ofModel("a") != first || ofModel("b") != second || a.slotsOf("t", lv) != first+second {
+					t.Errorf("%s: level %d: %d slots of model a, %d of b, %d in all; want %d and %d", when, lv, ofModel("a"), ofModel("b"), a.slotsOf("t", lv), first, second)
+				}
+			}
+		}
+		for seed := range uint64(7) {
+			a.storeGrown(seed + 1)
+			next()
+		}
+		want("without a limit", 7, 0)
+		a.limitModel("a", 3)
+		want("with a lower limit", 3, 0)
+		for seed := range uint64(5) {
+			b.storeGrown(100 + seed)
+			next()
+		}
+		for seed := range uint64(4) {
+			a.storeGrown(20 + seed)
+			next()
+		}
+		want("at both limits", 3, 5)
+		if host, disk := a.count(21, 3); host != 3 || disk != 3 {
+			t.Errorf("of the model's latest 3 blocks %d and %d are left", host, disk)
+		}
+		other := testNamespace("a")
+		other.Weights = "another"
+		c := a.openNamespace(other)
+		c.store(c.owned("t", 200, 1)) // its tiers have no slot yet
+		for seed := range uint64(2) {
+			next()
+			c.storeGrown(200 + seed)
+		}
+		next()
+		if host, _ := b.count(100, 5); host != 5 {
+			t.Errorf("%d of 5 blocks of the other model are left", host)
+		}
+		if host, _ := c.count(200, 2); host != 2 {
+			t.Errorf("%d of 2 blocks of the model's other namespace are there", host)
+		}
+		if q := a.m.QuotaOf(QuotaName{OfTenantModel, "t", "a"}, kv.TierHost); q.Limit != hostBytes(3) || q.Used > q.Limit {
+			t.Errorf("the model has %+v", q)
+		}
 	})
 }
 

@@ -110,7 +110,8 @@ func (c *control) serveQuota(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, out)
 }
 
-// quotaRequest is the body of POST /v1/quota: the limit of a model or a tenant in a tier, 0 for none.
+// quotaRequest is the body of POST /v1/quota: the limit of a model, of a tenant, or of a tenant in a model, in a
+// tier; 0 for none.
 type quotaRequest struct {
 	Model   string  `json:"model"`
 	Tenant  string  `json:"tenant"`
@@ -121,8 +122,14 @@ type quotaRequest struct {
 }
 
 func (r quotaRequest) about() string {
-	of, name := r.whose()
-	return fmt.Sprintf("%s %.80q, tier %.16q to %v", of, name, r.Tier, bytesize.Size(r.Bytes)) + aboutDryRun(r.DryRun)
+	whose := fmt.Sprintf("tenant %.80q, model %.80q", r.Tenant, r.Model)
+	switch r.name().Of {
+	case blockmgr.OfTenant:
+		whose = fmt.Sprintf("tenant %.80q", r.Tenant)
+	case blockmgr.OfModel:
+		whose = fmt.Sprintf("model %.80q", r.Model)
+	}
+	return fmt.Sprintf("%s, tier %.16q to %v", whose, r.Tier, bytesize.Size(r.Bytes)) + aboutDryRun(r.DryRun)
 }
 
 // quotaSet is the answer to POST /v1/quota. Settled is false while more than the limit is used, because
@@ -135,15 +142,18 @@ type quotaSet struct {
 	DryRun  bool   `json:"dry_run,omitempty"`
 }
 
-// whose returns the kind and the name of whom the limit is of.
-func (r quotaRequest) whose() (of, name string) {
-	if r.Tenant != "" {
-		return blockmgr.OfTenant, r.Tenant
+// name says whose the limit is.
+func (r quotaRequest) name() blockmgr.QuotaName {
+	switch {
+	case r.Tenant == "":
+		return blockmgr.QuotaName{Of: blockmgr.OfModel, Name: r.Model}
+	case r.Model == "":
+		return blockmgr.QuotaName{Of: blockmgr.OfTenant, Name: r.Tenant}
 	}
-	return blockmgr.OfModel, r.Model
+	return blockmgr.QuotaName{Of: blockmgr.OfTenantModel, Name: r.Tenant, Model: r.Model}
 }
 
-// setQuota changes the limit of a model or a tenant in a tier, until the agent ends or reads its limits
+// setQuota changes a limit in a tier, until the agent ends or reads its limits
 // file again. It waits until no more is used. A dry run changes nothing.
 func (c *control) setQuota(ctx context.Context, in quotaRequest) (quotaSet, error) {
 	tier, err := controlTier(in.Tier)
@@ -153,22 +163,22 @@ func (c *control) setQuota(ctx context.Context, in quotaRequest) (quotaSet, erro
 	if err != nil {
 		return quotaSet{}, err
 	}
-	if (in.Model == "") == (in.Tenant == "") {
-		return quotaSet{}, badRequest("model %.80q, tenant %.80q: want one of them", in.Model, in.Tenant)
+	if in.Model == "" && in.Tenant == "" {
+		return quotaSet{}, badRequest("model and tenant are empty: want one of them or both")
 	}
 	m := c.pools.Manager()
-	of, name := in.whose()
-	before, err := m.CheckQuota(of, name, tier, in.Bytes)
+	name := in.name()
+	before, err := m.CheckQuota(name, tier, in.Bytes)
 	if err != nil {
 		return quotaSet{}, err
 	}
 	if !in.DryRun {
-		settled, err := m.SetQuota(of, name, tier, in.Bytes)
+		settled, err := m.SetQuota(name, tier, in.Bytes)
 		if err != nil {
 			return quotaSet{}, err
 		}
 		awaitSettled(ctx, settled, in.Timeout)
 	}
-	used := m.QuotaOf(of, name, tier).Used
+	used := m.QuotaOf(name, tier).Used
 	return quotaSet{before, in.Bytes, used, in.Bytes == 0 || used <= in.Bytes, in.DryRun}, nil
 }

@@ -52,10 +52,13 @@ func TestQuotaOverHTTP(t *testing.T) {
 		`{"bytes_before":0,"bytes":262144,"used_bytes":262144,"settled":true}`)
 	n.wantAnswer(t, "/v1/quota", `{"tenant":"acme","tier":"disk","bytes":65536,"timeout_seconds":5}`,
 		`{"bytes_before":0,"bytes":65536,"used_bytes":0,"settled":true}`)
+	n.wantAnswer(t, "/v1/quota", `{"tenant":"acme","model":"tiny","tier":"disk","bytes":16384,"timeout_seconds":5}`,
+		`{"bytes_before":0,"bytes":16384,"used_bytes":0,"settled":true}`)
 	code, got := ask(t, n.control, http.MethodGet, "/v1/quota", "")
 	want := `{"tiers":{"disk":{"bytes":1048576,"used_bytes":262144},"host":{"bytes":1048576,"used_bytes":262144}},"quotas":[` +
 		`{"of":"model","name":"tiny","share":1,"host":{"limit_bytes":262144,"used_bytes":262144},"disk":{"limit_bytes":0,"used_bytes":262144}},` +
-		`{"of":"tenant","name":"acme","host":{"limit_bytes":0,"used_bytes":0},"disk":{"limit_bytes":65536,"used_bytes":0}}]}`
+		`{"of":"tenant","name":"acme","host":{"limit_bytes":0,"used_bytes":0},"disk":{"limit_bytes":65536,"used_bytes":0}},` +
+		`{"of":"tenant_model","name":"acme","model":"tiny","host":{"limit_bytes":0,"used_bytes":0},"disk":{"limit_bytes":16384,"used_bytes":0}}]}`
 	if code != http.StatusOK || got != want {
 		t.Errorf("status %d, %s; want %s", code, got, want)
 	}
@@ -63,8 +66,8 @@ func TestQuotaOverHTTP(t *testing.T) {
 		code int
 		text string
 	}{
-		`{"tier":"host","bytes":0,"timeout_seconds":5}`:                             {http.StatusBadRequest, "want one of them"},
-		`{"model":"m","tenant":"acme","tier":"host","bytes":0,"timeout_seconds":5}`: {http.StatusBadRequest, "want one of them"},
+		`{"tier":"host","bytes":0,"timeout_seconds":5}`:                             {http.StatusBadRequest, "want one of them or both"},
+		`{"model":"m","tenant":"acme","tier":"host","bytes":5,"timeout_seconds":5}`: {http.StatusConflict, "host limit 5: want 0 (none) or at least 4KiB"},
 		`{"model":"m","tier":"host","bytes":5,"timeout_seconds":5}`:                 {http.StatusConflict, "host limit 5: want 0 (none) or at least 256KiB (one extent)"},
 		`{"tenant":"nobody","tier":"host","bytes":65536,"timeout_seconds":5}`:       {http.StatusNotFound, `tenant "nobody" is not in the limits file`},
 	} {

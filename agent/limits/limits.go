@@ -30,9 +30,10 @@ type Limits struct {
 type document struct {
 	Models  map[string]share `yaml:"models"`
 	Tenants map[string]struct {
-		share `yaml:",inline"`
-		Salts []string      `yaml:"salts"`
-		TTL   time.Duration `yaml:"ttl"`
+		share  `yaml:",inline"`
+		Models map[string]share `yaml:"models"`
+		Salts  []string         `yaml:"salts"`
+		TTL    time.Duration    `yaml:"ttl"`
 	} `yaml:"tenants"`
 }
 
@@ -73,18 +74,24 @@ func Parse(text []byte) (Limits, error) {
 	if err := decoder.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
 		return Limits{}, errors.New("more than one document")
 	}
-	l := Limits{Models: map[string]blockmgr.Limit{}}
-	for name, s := range d.Models {
-		l.Models[name] = blockmgr.Limit{HostBytes: uint64(s.Host), DiskBytes: uint64(s.Disk)}
-	}
+	l := Limits{Models: limitsOf(d.Models)}
 	for _, name := range slices.Sorted(maps.Keys(d.Tenants)) {
 		s := d.Tenants[name]
 		l.Tenants = append(l.Tenants, blockmgr.Tenant{
-			Name: name, Salts: s.Salts, HostBytes: uint64(s.Host), DiskBytes: uint64(s.Disk), TTL: s.TTL,
+			Name: name, Salts: s.Salts, HostBytes: uint64(s.Host), DiskBytes: uint64(s.Disk), Models: limitsOf(s.Models), TTL: s.TTL,
 		})
 	}
 	if err := blockmgr.CheckLimits(l.Models); err != nil {
 		return Limits{}, err
 	}
 	return l, tenant.NewTable().Set(l.Tenants)
+}
+
+// limitsOf returns the limits of models.
+func limitsOf(models map[string]share) map[string]blockmgr.Limit {
+	limits := make(map[string]blockmgr.Limit, len(models))
+	for name, s := range models {
+		limits[name] = blockmgr.Limit{HostBytes: uint64(s.Host), DiskBytes: uint64(s.Disk)}
+	}
+	return limits
 }

@@ -20,7 +20,7 @@ models:
   llama: {host: 32GiB, disk: 1TiB}
 tenants:
   zeta: {disk: 10GB}
-  acme: {salts: [s3cret, other], host: 8GiB, ttl: 36h}
+  acme: {salts: [s3cret, other], host: 8GiB, ttl: 36h, models: {llama: {host: 4GiB}}}
 `
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
@@ -29,8 +29,8 @@ tenants:
 	want := limits.Limits{
 		Models: map[string]blockmgr.Limit{"llama": {HostBytes: 32 << 30, DiskBytes: 1 << 40}},
 		Tenants: []blockmgr.Tenant{
-			{Name: "acme", Salts: []string{"s3cret", "other"}, HostBytes: 8 << 30, TTL: 36 * time.Hour},
-			{Name: "zeta", DiskBytes: 10e9},
+			{Name: "acme", Salts: []string{"s3cret", "other"}, HostBytes: 8 << 30, Models: map[string]blockmgr.Limit{"llama": {HostBytes: 4 << 30}}, TTL: 36 * time.Hour},
+			{Name: "zeta", DiskBytes: 10e9, Models: map[string]blockmgr.Limit{}},
 		},
 	}
 	if diff := cmp.Diff(want, got); err != nil || diff != "" {
@@ -47,6 +47,7 @@ func TestBadFileIsRefusedWithTheField(t *testing.T) {
 		"models: {llama: {host: 3 apples}}":             "apples",
 		"models: {'': {host: 3}}":                       "a limit without a model",
 		"tenants: {a: {ttl: 1ms}}":                      `tenant "a": time to live 1ms: want 0 (for ever) or 1s to`,
+		"tenants: {a: {models: {'': {host: 3}}}}":       `tenant "a": limits of 1 models: want at most 1024, each with the name`,
 		"tenants: {'a/b': {}}":                          `tenant "a/b": want 1 to 64 letters`,
 		"tenants: {a: {salts: [x]}, b: {salts: [x]}}":   `tenant "b": one of its salts occurs twice`,
 		"tenants: {a: {salts: ['blockyard-tenant:b']}}": "does not begin with blockyard-tenant:",

@@ -16,8 +16,8 @@ func Example() {
 	owner := table.OwnerOf("s3cret")
 	fmt.Println(owner == table.OwnerOf("blockyard-tenant:acme:own"), table.OwnerOf("another"))
 	account := table.At(table.Index(owner))
-	account.Take(registry.Host, 6<<20)
-	fmt.Println(account.Over(registry.Host, 2<<20), account.Over(registry.Host, 3<<20), account.TTL(), account.Erases())
+	account.Take("llama", registry.Host, 6<<20)
+	fmt.Println(account.Over(tenant.AllModels, registry.Host, 2<<20), account.Over(tenant.AllModels, registry.Host, 3<<20), account.TTL(), account.Erases())
 	// Output:
 	// true 0
 	// false true 1h0m0s true

@@ -20,6 +20,8 @@ const (
 	// MaxTenants bounds the tenants of all Set calls together, MaxSalts the salts of one tenant.
 	MaxTenants = 4096
 	MaxSalts   = 1024
+	// MaxModels bounds the models in which one tenant has a limit.
+	MaxModels = 1024
 	// MaxTTL and MinTTL bound Tenant.TTL.
 	MinTTL = time.Second
 	MaxTTL = 365 * 24 * time.Hour
@@ -27,6 +29,9 @@ const (
 	// "#" follow.
 	frontDoorPrefix = "blockyard-tenant:"
 )
+
+// AllModels names what a tenant may have and has of all models together.
+const AllModels = ""
 
 // Tenant is what a tenant may have.
 type Tenant struct {
@@ -36,16 +41,25 @@ type Tenant struct {
 	Salts []string
 	// HostBytes and DiskBytes bound the slots of the tenant's blocks in a tier; 0 is no bound.
 	HostBytes, DiskBytes uint64
+	// Models bound the slots of the tenant's blocks of single models. They count in the bound of all models.
+	Models map[string]Limit
 	// TTL is how long a block lives after it was stored; 0 is for ever. Then, and whenever it leaves a
 	// tier before, its bytes are overwritten with zeros.
 	TTL time.Duration
 }
 
-func (t *Tenant) bytes(lv registry.Level) uint64 {
-	if lv == registry.Host {
-		return t.HostBytes
+// SetLimit changes the bound of a tier for one model, or for AllModels. 0 is no bound.
+func (t *Tenant) SetLimit(model string, kind kv.Tier, bytes uint64) {
+	if model == AllModels {
+		l := Limit{t.HostBytes, t.DiskBytes}.With(kind, bytes)
+		t.HostBytes, t.DiskBytes = l.HostBytes, l.DiskBytes
+		return
 	}
-	return t.DiskBytes
+	models := maps.Collect(maps.All(t.Models)) // a copy: another Tenant may have the map too
+	if models[model] = models[model].With(kind, bytes); models[model] == (Limit{}) {
+		delete(models, model)
+	}
+	t.Models = models
 }
 
 // Index names a tenant in a Table; 0 is none.
@@ -60,14 +74,19 @@ type Account struct {
 	// owner names the tenant in records of blocks, timed in records of those with a time to live.
 	owner, timed uint64
 
-	limits [registry.NumLevels]atomic.Uint64
-	used   [registry.NumLevels]atomic.Uint64
+	// mu guards shares: what the tenant may have and has of each model, and of AllModels. A share without
+	// a limit and without a block is left out.
+	mu     sync.Mutex
+	shares map[string]*share
 	ttl    atomic.Int64
 	// erases stays true once the tenant had a time to live: its blocks of that time are in the tiers.
 	erases, listed atomic.Bool
 	// expired counts blocks whose time was up.
 	expired atomic.Uint64
 }
+
+// share is what a tenant may have and has in each tier, of one model or of all.
+type share struct{ limit, used [registry.NumLevels]uint64 }
 
 // TimedOwner returns the owner in records of slots whose bytes must be overwritten, also by an agent that
 // knows no such tenant.
@@ -76,23 +95,52 @@ func (a *Account) TimedOwner() uint64 { return a.timed }
 // Timed reports whether an owner of the tenant is that of blocks with a time to live.
 func (a *Account) Timed(owner uint64) bool { return a != nil && owner == a.timed }
 
-// Limit returns the bytes that the tenant may have in a tier, 0 for no bound.
-func (a *Account) Limit(lv registry.Level) uint64 { return a.limits[lv].Load() }
+// Limit returns the bytes that the tenant may have of a model, or of AllModels, in a tier; 0 for no bound.
+func (a *Account) Limit(model string, lv registry.Level) uint64 { return a.of(model).limit[lv] }
 
-// Used returns the bytes of the slots with a block of the tenant in a tier.
-func (a *Account) Used(lv registry.Level) uint64 { return a.used[lv].Load() }
+// Used returns the bytes of the slots with a block of the tenant in a tier, of a model or of AllModels.
+func (a *Account) Used(model string, lv registry.Level) uint64 { return a.of(model).used[lv] }
 
-// Over reports whether more bytes in a tier would be beyond the limit.
-func (a *Account) Over(lv registry.Level, more uint64) bool {
-	limit := a.Limit(lv)
-	return limit != 0 && a.Used(lv)+more > limit
+func (a *Account) of(model string) share {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if s := a.shares[model]; s != nil {
+		return *s
+	}
+	return share{}
 }
 
-// Take counts bytes of a tier as used, Give as used no more.
-func (a *Account) Take(lv registry.Level, bytes uint64) { a.used[lv].Add(bytes) }
+// Over reports whether more bytes in a tier would be beyond the limit of a model, or of AllModels.
+func (a *Account) Over(model string, lv registry.Level, more uint64) bool {
+	s := a.of(model)
+	return s.limit[lv] != 0 && s.used[lv]+more > s.limit[lv]
+}
+
+// Take counts bytes of a tier as used by blocks of a model, Give as used no more.
+func (a *Account) Take(model string, lv registry.Level, bytes uint64) { a.add(model, lv, bytes) }
 
 // Give ends Take.
-func (a *Account) Give(lv registry.Level, bytes uint64) { a.used[lv].Add(-bytes) }
+func (a *Account) Give(model string, lv registry.Level, bytes uint64) { a.add(model, lv, -bytes) }
+
+func (a *Account) add(model string, lv registry.Level, bytes uint64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, of := range [...]string{AllModels, model} {
+		a.changeLocked(of, func(s *share) { s.used[lv] += bytes })
+	}
+}
+
+// changeLocked changes the share of a model or of AllModels.
+func (a *Account) changeLocked(model string, change func(*share)) {
+	s := a.shares[model]
+	if s == nil {
+		s = &share{}
+		a.shares[model] = s
+	}
+	if change(s); *s == (share{}) {
+		delete(a.shares, model)
+	}
+}
 
 // TTL returns how long a block that is stored now lives, 0 for ever.
 func (a *Account) TTL() time.Duration { return time.Duration(a.ttl.Load()) }
@@ -122,7 +170,7 @@ type Table struct {
 // NewTable returns a table without tenants.
 func NewTable() *Table {
 	t := &Table{start: time.Now(), byOwner: map[uint64]Index{}, salts: map[string]uint64{}}
-	gone := &Account{name: "(not configured)", timed: 1} // any owner that nobody has
+	gone := &Account{name: "(not configured)", timed: 1, shares: map[string]*share{}} // any owner that nobody has
 	gone.erases.Store(true)
 	t.accounts.Store(&[]*Account{nil, gone})
 	return t
@@ -201,7 +249,7 @@ func (t *Table) next(tenants []Tenant) (*state, error) {
 		}
 		if _, known := byOwner[owner]; !known {
 			byOwner[owner], byOwner[timed] = Index(len(accounts)), Index(len(accounts))
-			accounts = append(accounts, &Account{name: name, owner: owner, timed: timed})
+			accounts = append(accounts, &Account{name: name, owner: owner, timed: timed, shares: map[string]*share{}})
 		}
 		listed[byOwner[owner]] = &tenants[i]
 	}
@@ -212,13 +260,25 @@ func (t *Table) next(tenants []Tenant) (*state, error) {
 }
 
 func (a *Account) set(t *Tenant, listed bool) {
-	for lv := range a.limits {
-		a.limits[lv].Store(t.bytes(registry.Level(lv)))
-	}
+	a.setLimits(t)
 	a.ttl.Store(int64(t.TTL))
 	a.listed.Store(listed)
 	if t.TTL > 0 {
 		a.erases.Store(true)
+	}
+}
+
+// setLimits replaces the limits of all shares.
+func (a *Account) setLimits(t *Tenant) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	limits := maps.Collect(maps.All(t.Models))
+	limits[AllModels] = Limit{t.HostBytes, t.DiskBytes}
+	for model := range a.shares {
+		limits[model] = limits[model] // one without a limit loses the limit that it had
+	}
+	for model, l := range limits {
+		a.changeLocked(model, func(s *share) { s.limit = [...]uint64{registry.Host: l.HostBytes, registry.Disk: l.DiskBytes} })
 	}
 }
 
@@ -237,6 +297,9 @@ func check(tenants []Tenant) (salts map[string]uint64, err error) {
 		names[n.Name] = true
 		if n.TTL != 0 && (n.TTL < MinTTL || n.TTL > MaxTTL) {
 			return nil, fmt.Errorf("tenant %q: time to live %v: want 0 (for ever) or %v to %v", n.Name, n.TTL, MinTTL, MaxTTL)
+		}
+		if _, unnamed := n.Models[AllModels]; unnamed || len(n.Models) > MaxModels {
+			return nil, fmt.Errorf("tenant %q: limits of %d models: want at most %d, each with the name of a model", n.Name, len(n.Models), MaxModels)
 		}
 		if len(n.Salts) > MaxSalts {
 			return nil, fmt.Errorf("tenant %q: %d salts, want at most %d", n.Name, len(n.Salts), MaxSalts)
@@ -332,13 +395,21 @@ func (t *Table) Tenants() []Tenant {
 	return t.tenants
 }
 
+// Share is what a tenant may have and has of one model, or of AllModels: bytes in each tier, by registry.Level.
+type Share struct {
+	Model       string
+	Limit, Used [registry.NumLevels]uint64
+}
+
 // Status is what a tenant may have and has.
 type Status struct {
 	Name string
-	// Limit and Used are bytes in each tier, by registry.Level. Expired counts the blocks whose time was up.
-	Limit, Used [registry.NumLevels]uint64
-	Expired     uint64
-	TTL         time.Duration
+	Share
+	// Models has the models with a limit or a block, by name.
+	Models []Share
+	// Expired counts the blocks whose time was up.
+	Expired uint64
+	TTL     time.Duration
 	// Listed is false for a tenant that was taken out of the configuration and still has blocks.
 	Listed bool
 }
@@ -347,15 +418,26 @@ type Status struct {
 func (t *Table) Status() (all []Status) {
 	for _, a := range (*t.accounts.Load())[1:] {
 		s := Status{Name: a.name, TTL: a.TTL(), Listed: a.listed.Load(), Expired: a.expired.Load()}
-		used := false
-		for lv := range registry.Level(registry.NumLevels) {
-			s.Limit[lv], s.Used[lv] = a.Limit(lv), a.Used(lv)
-			used = used || s.Used[lv] != 0
-		}
-		if s.Listed || used {
+		s.Share, s.Models = a.status()
+		if s.Listed || s.Used != [registry.NumLevels]uint64{} {
 			all = append(all, s)
 		}
 	}
 	slices.SortFunc(all, func(a, b Status) int { return cmp.Compare(a.Name, b.Name) })
 	return all
+}
+
+// status returns the share of all models, and those of the models by name.
+func (a *Account) status() (all Share, models []Share) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, model := range slices.Sorted(maps.Keys(a.shares)) {
+		s := Share{model, a.shares[model].limit, a.shares[model].used}
+		if model == AllModels {
+			all = s
+		} else {
+			models = append(models, s)
+		}
+	}
+	return all, models
 }

@@ -1,12 +1,14 @@
 package tenant_test
 
 import (
+	"reflect"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/blockyard-ai/blockyard/blockmgr/registry"
 	"github.com/blockyard-ai/blockyard/blockmgr/tenant"
+	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
 func TestSaltsNameTheirTenant(t *testing.T) {
@@ -42,21 +44,21 @@ func TestTenantsComeAndGo(t *testing.T) {
 	owner := table.OwnerOf("a")
 	at := table.Index(owner)
 	account := table.At(at)
-	account.Take(registry.Host, 8)
-	if account.Over(registry.Host, 2) || !account.Over(registry.Host, 3) || account.Over(registry.Disk, 1000) || !account.Erases() {
-		t.Errorf("limit %d, %d used, erases %t", account.Limit(registry.Host), account.Used(registry.Host), account.Erases())
+	account.Take("m", registry.Host, 8)
+	if account.Over(tenant.AllModels, registry.Host, 2) || !account.Over(tenant.AllModels, registry.Host, 3) || account.Over(tenant.AllModels, registry.Disk, 1000) || !account.Erases() {
+		t.Errorf("limit %d, %d used, erases %t", account.Limit(tenant.AllModels, registry.Host), account.Used(tenant.AllModels, registry.Host), account.Erases())
 	}
 	if b := table.At(table.Index(table.OwnerOf("b"))); b.Erases() || b.TTL() != 0 {
 		t.Error("blocks of a tenant without a time to live are erased")
 	}
 	set(tenant.Tenant{Name: "b", Salts: []string{"b", "a"}, DiskBytes: 10})
-	if table.Index(owner) != at || table.OwnerOf("a") == owner || account.Over(registry.Host, 1000) || account.TTL() != 0 || !account.Erases() {
+	if table.Index(owner) != at || table.OwnerOf("a") == owner || account.Over(tenant.AllModels, registry.Host, 1000) || account.TTL() != 0 || !account.Erases() {
 		t.Error("a former tenant has a limit, a salt, a time to live or another index, or its blocks are not erased")
 	}
 	if s := table.Status(); len(s) != 2 || s[0].Name != "a" || s[0].Listed || s[0].Used[registry.Host] != 8 {
 		t.Errorf("status %+v", s)
 	}
-	account.Give(registry.Host, 8)
+	account.Give("m", registry.Host, 8)
 	if s := table.Status(); len(s) != 1 || s[0].Name != "b" {
 		t.Errorf("status %+v without blocks of the former tenant", s)
 	}
@@ -121,3 +123,53 @@ func TestSetKeepsLimitsMeanwhile(t *testing.T) {
 }
 
 func TestNobodysBlockExpires(t *testing.T) { tenant.NewTable().At(0).CountExpired() }
+
+// What a tenant has of a model counts in both of its limits. A model that has neither a limit nor a block is
+// forgotten: the table does not grow with the names that engines send.
+func TestModelsOfATenant(t *testing.T) {
+	table := tenant.NewTable()
+	limited := tenant.Tenant{Name: "a", Salts: []string{"a"}, HostBytes: 10, Models: map[string]tenant.Limit{"m": {HostBytes: 4}}}
+	set := func(n tenant.Tenant) {
+		t.Helper()
+		if err := table.Set([]tenant.Tenant{n}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := func(when string, models ...tenant.Share) {
+		t.Helper()
+		if s := table.Status(); len(s) != 1 || !reflect.DeepEqual(s[0].Models, models) {
+			t.Errorf("%s: %+v, want %+v", when, s, models)
+		}
+	}
+	set(limited)
+	account := table.At(table.Index(table.OwnerOf("a")))
+	account.Take("m", registry.Host, 3)
+	account.Take("n", registry.Host, 6)
+	for _, c := range []struct {
+		model string
+		more  uint64
+		over  bool
+	}{{"m", 1, false}, {"m", 2, true}, {"n", 1000, false}, {tenant.AllModels, 1, false}, {tenant.AllModels, 2, true}} {
+		if got := account.Over(c.model, registry.Host, c.more); got != c.over {
+			t.Errorf("%d more bytes of model %q are over the limit: %t", c.more, c.model, got)
+		}
+	}
+	want("with blocks", tenant.Share{Model: "m", Limit: [2]uint64{4}, Used: [2]uint64{3}}, tenant.Share{Model: "n", Used: [2]uint64{6}})
+	account.Give("n", registry.Host, 6)
+	want("without blocks of n", tenant.Share{Model: "m", Limit: [2]uint64{4}, Used: [2]uint64{3}})
+	next := limited
+	next.SetLimit("m", kv.TierHost, 0)
+	next.SetLimit("n", kv.TierDisk, 5)
+	if len(limited.Models) != 1 || limited.Models["m"].HostBytes != 4 {
+		t.Errorf("SetLimit has changed the limits of a copy: %+v", limited.Models)
+	}
+	set(next)
+	want("with another limit", tenant.Share{Model: "m", Used: [2]uint64{3}}, tenant.Share{Model: "n", Limit: [2]uint64{0, 5}})
+	account.Give("m", registry.Host, 3)
+	set(tenant.Tenant{Name: "a"})
+	want("without limits and blocks")
+	next.Models[tenant.AllModels] = tenant.Limit{HostBytes: 1}
+	if err := table.Check([]tenant.Tenant{next}); err == nil || !strings.Contains(err.Error(), `tenant "a": limits of 2 models: want at most 1024, each with the name`) {
+		t.Errorf("a limit without a model: %v", err)
+	}
+}

@@ -37,6 +37,7 @@ type Set struct {
 	Counters Counters
 
 	ns       kv.NamespaceID
+	model    string
 	ancestry Ancestry
 	// blockBytes is the size of a block, slotBytes of its slot.
 	blockBytes, slotBytes uint64
@@ -92,7 +93,7 @@ type Counters struct {
 // NewSet makes a set without tiers for the blocks of a namespace. sink may be nil.
 func NewSet(ns *kv.Namespace, sink Sink, log *zap.Logger) *Set {
 	return &Set{
-		Registry: registry.New(), ns: ns.ID(), ancestry: AncestryOf(ns), blockBytes: ns.BlockBytes(), Sink: sink, log: log,
+		Registry: registry.New(), ns: ns.ID(), model: ns.Model, ancestry: AncestryOf(ns), blockBytes: ns.BlockBytes(), Sink: sink, log: log,
 		kept: keeper{until: map[slotName]time.Time{}}, Tenants: tenant.NewTable(), tenancy: tenancy{start: time.Now()},
 		slotBytes: extent.RoundUp(ns.BlockBytes(), storage.PageSize),
 	}

@@ -23,7 +23,7 @@ type tenancy struct {
 	// quarantined and held. onErase is called for each new one; nil while the set has no pool.
 	erasing []slotName
 	onErase func()
-	// short maps a tenant at its limit to the bytes that this pool wants for the tenant's new blocks.
+	// short maps a tenant at a limit to the bytes that this pool wants for the tenant's new blocks.
 	// noteShort calls onShort, which is nil while the set has no pool.
 	short   map[shortName]uint64
 	onShort func()
@@ -31,9 +31,10 @@ type tenancy struct {
 	leaving bool
 }
 
-// shortName names a tenant in a tier.
+// shortName names a limit of a tenant in a tier: that of the set's model, or of all models.
 type shortName struct {
 	tenant tenant.Index
+	model  string
 	level  registry.Level
 }
 
@@ -103,7 +104,7 @@ func (set *Set) enterTenant(t *Tier, ref registry.Ref, s *Slot, owner uint64) {
 		return
 	}
 	account := set.belongs(s, owner)
-	account.Take(t.Level, slotSize(t, ref))
+	account.Take(set.model, t.Level, slotSize(t, ref))
 	o := t.owned[s.tenant]
 	if o == nil {
 		o = &owned{}
@@ -121,7 +122,7 @@ func (set *Set) leaveTenant(t *Tier, ref registry.Ref, s *Slot) {
 		return
 	}
 	if s.tenant != 0 {
-		set.Tenants.At(s.tenant).Give(t.Level, slotSize(t, ref))
+		set.Tenants.At(s.tenant).Give(set.model, t.Level, slotSize(t, ref))
 	}
 	if o := t.owned[s.tenant]; o != nil {
 		if o.slots--; o.slots == 0 {
@@ -144,7 +145,7 @@ func (set *Set) leaveTenant(t *Tier, ref registry.Ref, s *Slot) {
 func (set *Set) leaveTenants(t *Tier) {
 	t.Each(func(ref registry.Ref, s *Slot) {
 		if s.tenant != 0 && s.Entry != registry.None {
-			set.Tenants.At(s.tenant).Give(t.Level, slotSize(t, ref))
+			set.Tenants.At(s.tenant).Give(set.model, t.Level, slotSize(t, ref))
 		}
 	})
 }
@@ -205,38 +206,51 @@ func (set *Set) coldestOf(t *Tier, i tenant.Index) (ref registry.Ref, ok bool) {
 	return set.afterReprieves(t, func() (registry.Ref, bool) { return t.coldestOf(i) })
 }
 
+// scopes returns the names of the two limits of a tenant in this pool. A block that the first one lacks room for
+// needs no room of the second.
+func (set *Set) scopes() [2]string { return [...]string{set.model, tenant.AllModels} }
+
+// overLimit reports whether another block of a tenant would be beyond one of its limits.
+func (set *Set) overLimit(t *Tier, i tenant.Index) bool {
+	account := set.Tenants.At(i)
+	return account.Over(tenant.AllModels, t.Level, set.slotBytes) || account.Over(set.model, t.Level, set.slotBytes)
+}
+
 // TenantRoom reports whether a block of a tenant may come into a tier, and evicts the tenant's coldest
-// blocks for it if the tenant would be over its limit. Blocks in use, kept ones included, stay and count.
+// blocks for it if the tenant would be over a limit. Blocks in use, kept ones included, stay and count.
 // Colder blocks of other pools go later: TakeShort says so.
 func (set *Set) TenantRoom(t *Tier, owner uint64) bool {
 	if owner == 0 {
 		return true
 	}
 	i := set.Tenants.Index(owner)
-	if !set.Tenants.At(i).Over(t.Level, set.slotBytes) {
-		return true
+	for _, model := range set.scopes() {
+		if !set.Tenants.At(i).Over(model, t.Level, set.slotBytes) {
+			continue
+		}
+		within := set.evictOwned(t, i, model, set.slotBytes, maxTenantEvictions, anyAge)
+		set.noteShort(t, i, model)
+		if !within {
+			set.Counters.TenantRefused++
+			return false
+		}
 	}
-	within := set.evictOwned(t, i, set.slotBytes, maxTenantEvictions, anyAge)
-	if !within {
-		set.Counters.TenantRefused++
-	}
-	set.noteShort(t, i)
-	return within
+	return true
 }
 
-// noteShort notes that a tenant at its limit needed room in a tier, if blocks of other pools can make it.
-func (set *Set) noteShort(t *Tier, i tenant.Index) {
+// noteShort notes that a tenant at a limit needed room in a tier, if blocks of other pools can make it.
+func (set *Set) noteShort(t *Tier, i tenant.Index, model string) {
 	own, account, y := set.ownBytes(t, i), set.Tenants.At(i), &set.tenancy
-	if account.Used(t.Level) <= own || y.onShort == nil {
+	if account.Used(model, t.Level) <= own || y.onShort == nil {
 		return
 	}
-	if _, ok := t.coldestOf(i); !ok && own+set.slotBytes > account.Limit(t.Level) {
+	if _, ok := t.coldestOf(i); !ok && own+set.slotBytes > account.Limit(model, t.Level) {
 		return // a block fits beside none of the pool's own, which are in use
 	}
 	if y.short == nil {
 		y.short = map[shortName]uint64{}
 	}
-	y.short[shortName{i, t.Level}] += set.slotBytes
+	y.short[shortName{i, model, t.Level}] += set.slotBytes
 	y.onShort()
 }
 
@@ -248,12 +262,14 @@ func (set *Set) ownBytes(t *Tier, i tenant.Index) uint64 {
 	return 0
 }
 
-// Short is a tenant that needed room in a pool while it was at its limit.
+// Short is a tenant that needed room in a pool while it was at a limit.
 type Short struct {
 	Level  registry.Level
 	Tenant tenant.Index
+	// Model is that of the limit, which is the pool's model or tenant.AllModels.
+	Model string
 	// Bytes is the room, and some for the blocks that come next; at most what the pool's own blocks leave of
-	// the limit.
+	// the tenant's limits.
 	Bytes uint64
 	// Coldest is when the tenant's coldest block of the pool was used. Blocks of other pools that were used
 	// before that should make the room.
@@ -266,10 +282,15 @@ const shortShare = 16
 // TakeShort returns the tenants that needed room since the last call.
 func (set *Set) TakeShort() (all []Short) {
 	for name, bytes := range set.tenancy.short {
-		limit := set.Tenants.At(name.tenant).Limit(name.level)
-		bytes += max(limit/shortShare, set.slotBytes)
-		left := limit - min(set.ownBytes(set.Tier(name.level), name.tenant), limit)
-		s := Short{Level: name.level, Tenant: name.tenant, Bytes: min(bytes, left), Coldest: anyAge}
+		account := set.Tenants.At(name.tenant)
+		s := Short{Level: name.level, Tenant: name.tenant, Model: name.model, Coldest: anyAge}
+		s.Bytes = bytes + max(account.Limit(name.model, name.level)/shortShare, set.slotBytes)
+		own := set.ownBytes(set.Tier(name.level), name.tenant)
+		for _, model := range set.scopes() {
+			if limit := account.Limit(model, name.level); limit != 0 {
+				s.Bytes = min(s.Bytes, limit-min(own, limit))
+			}
+		}
 		if age, ok := set.Coldest(name.level, name.tenant); ok {
 			s.Coldest = age
 		}
@@ -293,15 +314,15 @@ func (set *Set) Coldest(lv registry.Level, i tenant.Index) (age tenant.Age, ok b
 	return t.Slot(ref).used, true
 }
 
-// MakeRoom evicts blocks of a tenant, the coldest first and a few hundred at most, until so many bytes are
-// within the tenant's limit. It evicts none that was used after last, and reports whether it evicted one.
-func (set *Set) MakeRoom(lv registry.Level, i tenant.Index, bytes uint64, last tenant.Age) (some bool) {
-	t := set.Tier(lv)
+// MakeRoom evicts blocks of a tenant, the coldest first and a few hundred at most, until the room that another
+// pool is short of is within the limit. It evicts none that was used after last, and reports whether it evicted one.
+func (set *Set) MakeRoom(short *Short, last tenant.Age) (some bool) {
+	t := set.Tier(short.Level)
 	if t == nil {
 		return false
 	}
 	evictions := set.evictions()
-	set.evictOwned(t, i, bytes, resetDrops, last)
+	set.evictOwned(t, short.Tenant, short.Model, short.Bytes, resetDrops, last)
 	return set.evictions() > evictions
 }
 
@@ -309,7 +330,7 @@ func (set *Set) evictions() uint64 { return set.Counters.HostEvictions + set.Cou
 
 // TenantRoomFor is TenantRoom for a new block, whose nearest ancestor in the tier is not evicted.
 func (set *Set) TenantRoomFor(t *Tier, b *Block) bool {
-	if b.Owner == 0 || !set.Tenants.At(set.Tenants.Index(b.Owner)).Over(t.Level, set.slotBytes) {
+	if b.Owner == 0 || !set.overLimit(t, set.Tenants.Index(b.Owner)) {
 		return true
 	}
 	if ref, ok := set.nearestAncestor(t, b); ok {
@@ -337,10 +358,10 @@ func (set *Set) nearestAncestor(t *Tier, b *Block) (ref registry.Ref, ok bool) {
 const anyAge = ^tenant.Age(0)
 
 // evictOwned evicts blocks of a tenant, at most so many and none that was used after last, until more bytes
-// are within the tenant's limit. It reports whether they are.
-func (set *Set) evictOwned(t *Tier, i tenant.Index, more uint64, most int, last tenant.Age) (within bool) {
+// are within the tenant's limit of a model or of all models. It reports whether they are.
+func (set *Set) evictOwned(t *Tier, i tenant.Index, model string, more uint64, most int, last tenant.Age) (within bool) {
 	account := set.Tenants.At(i)
-	for ; account.Over(t.Level, more); most-- {
+	for ; account.Over(model, t.Level, more); most-- {
 		ref, ok := set.coldestOf(t, i)
 		if !ok || most == 0 || t.Slot(ref).used > last {
 			return false
@@ -351,14 +372,16 @@ func (set *Set) evictOwned(t *Tier, i tenant.Index, more uint64, most int, last 
 	return true
 }
 
-// TrimTenants evicts blocks of tenants over their limits, at most a few hundred of each in each tier.
-// within says that no tenant is over its limit; more, that it has evicted and may go on.
+// TrimTenants evicts blocks of tenants over their limits, at most a few hundred for each limit in each tier.
+// within says that no tenant is over a limit; more, that it has evicted and may go on.
 func (set *Set) TrimTenants() (within, more bool) {
 	within = true
 	evictions := set.evictions()
 	for _, t := range set.Tiers() {
 		for i := range t.owned {
-			within = set.evictOwned(t, i, 0, resetDrops, anyAge) && within
+			for _, model := range set.scopes() {
+				within = set.evictOwned(t, i, model, 0, resetDrops, anyAge) && within
+			}
 		}
 	}
 	return within, set.evictions() > evictions

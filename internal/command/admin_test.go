@@ -150,7 +150,7 @@ func wantCapacity(t *testing.T, at func(...string) []string) {
 	wantAdmin(t, 0, "dry run: the host limit goes from none to 3MiB; ", at("quota", "--model", "m", "--tier", "host", "--size", "3MiB", "--dry-run")...)
 	wantAdmin(t, 0, "the host limit goes from none to 4MiB; ", at("quota", "--model", "m", "--tier", "host", "--size", "4MiB")...)
 	wantAdmin(t, 1, "host limit 1KiB: want 0 (none) or at least 1MiB (one extent)", at("quota", "--model", "m", "--tier", "host", "--size", "1KiB")...)
-	wantAdmin(t, 2, "a limit needs --model or --tenant, --tier and --size", at("quota", "--model", "m")...)
+	wantAdmin(t, 2, "a limit needs --model, --tenant or both, --tier and --size", at("quota", "--model", "m")...)
 	_, shown := runAdmin(t, at("quota")...)
 	if fields := strings.Fields(shown); !strings.Contains(strings.Join(fields, " "), " 8MiB ") || !strings.Contains(strings.Join(fields, " "), "model m 1 ") || !strings.Contains(shown, "4MiB") {
 		t.Errorf("quota shows:\n%s", shown)

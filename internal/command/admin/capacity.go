@@ -78,8 +78,8 @@ func (r *resize) Run(ctx context.Context, c *Command, stdout io.Writer) error {
 // quota is "blockyard admin quota".
 type quota struct {
 	wait
-	Model  string         `xor:"whose" placeholder:"NAME" help:"Model whose limit is set. Without --model and --tenant, the limits are shown."`
-	Tenant string         `xor:"whose" placeholder:"NAME" help:"Tenant whose limit is set, one of --limits-file."`
+	Model  string         `placeholder:"NAME" help:"Model whose limit is set. Without --model and --tenant, the limits are shown."`
+	Tenant string         `placeholder:"NAME" help:"Tenant whose limit is set, one of --limits-file. With --model: the tenant's limit in that model."`
 	Tier   string         `placeholder:"TIER" enum:"host,disk," default:"" help:"Tier of the limit: host or disk."`
 	Size   *bytesize.Size `placeholder:"SIZE" help:"Limit, such as 64GiB; 0 for none. It holds until the agent ends or reads --limits-file again."`
 }
@@ -93,7 +93,7 @@ func (q *quota) Validate() error {
 		}
 	}
 	if given != 0 && given != 3 {
-		return errors.New("a limit needs --model or --tenant, --tier and --size; none of them shows the limits")
+		return errors.New("a limit needs --model, --tenant or both, --tier and --size; none of them shows the limits")
 	}
 	return nil
 }
@@ -140,10 +140,10 @@ func showQuota(ctx context.Context, c *Command, stdout io.Writer) error {
 	var q struct {
 		Tiers  map[string]used
 		Quotas []struct {
-			Of, Name   string
-			Share      uint64
-			Host, Disk used
-			TTL        float64 `json:"ttl_seconds"`
+			Of, Name, Model string
+			Share           uint64
+			Host, Disk      used
+			TTL             float64 `json:"ttl_seconds"`
 		}
 	}
 	answer, err := c.ask(ctx, defaultAgent, http.MethodGet, "/v1/quota", nil, &q)
@@ -167,7 +167,11 @@ func showQuota(ctx context.Context, c *Command, stdout io.Writer) error {
 		if of.TTL > 0 {
 			ttl = time.Duration(of.TTL * float64(time.Second)).String()
 		}
-		row(of.Of, of.Name, of.Share, of.Host, of.Disk, ttl)
+		name := of.Name
+		if of.Model != "" {
+			name += " in " + of.Model
+		}
+		row(of.Of, name, of.Share, of.Host, of.Disk, ttl)
 	}
 	if err := w.Flush(); err != nil {
 		return err
