@@ -195,7 +195,7 @@ func (a *Agent) listenHTTP(ctx context.Context) error {
 	if err != nil {
 		return errors.Join(fmt.Errorf("control address: %w", err), l.Close())
 	}
-	a.control = admin.NewServer(encrypted, public.Control(operators))
+	a.control = admin.NewServer(encrypted, public.Control(operators), operators.Log)
 	listen := func(name, address string) (net.Listener, error) {
 		l, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
 		if err != nil {
@@ -206,7 +206,7 @@ func (a *Agent) listenHTTP(ctx context.Context) error {
 	if l, err = listen("admin", a.cfg.Admin); err != nil {
 		return err
 	}
-	a.public = admin.NewServer(l, public.Handler())
+	a.public = admin.NewServer(l, public.Handler(), a.log.Named("admin"))
 	if a.cfg.KVBM.Metrics == "" {
 		return nil
 	}
@@ -214,7 +214,7 @@ func (a *Agent) listenHTTP(ctx context.Context) error {
 		return err
 	}
 	tiers := a.cfg.tiers()
-	a.kvbm = admin.NewServer(l, kvbmHandler(a.Stats, tiers.BypassesHost()))
+	a.kvbm = admin.NewServer(l, kvbmHandler(a.Stats, tiers.BypassesHost()), a.log.Named("kvbm"))
 	a.log.Info("serving KVBM's metrics", zap.String("address", a.kvbm.Addr()))
 	return nil
 }

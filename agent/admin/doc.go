@@ -2,8 +2,8 @@
 // requests that change pools.
 //
 //	public := admin.Public{Pools: set, ...}
-//	s := admin.NewServer(listener, public.Handler())
-//	c := admin.NewServer(socket, public.Control(operators))
+//	s := admin.NewServer(listener, public.Handler(), log)
+//	c := admin.NewServer(socket, public.Control(operators), log)
 //	err := s.Serve() // until s.Close()
 //
 // # Guarantees

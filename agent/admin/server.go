@@ -9,6 +9,8 @@ import (
 	"net/http"
 	"time"
 
+	"go.uber.org/zap"
+
 	"github.com/blockyard-ai/blockyard/internal/console"
 	listener "github.com/blockyard-ai/blockyard/internal/control"
 )
@@ -94,9 +96,12 @@ type Server struct {
 	listener net.Listener
 }
 
-// NewServer makes a server for the connections of l with handler h. The server closes l.
-func NewServer(l net.Listener, h http.Handler) *Server {
-	return &Server{listener: l, http: &http.Server{Handler: h, ReadTimeout: readTimeout, WriteTimeout: writeTimeout}}
+// NewServer makes a server for the connections of l with handler h. The server closes l. log gets what net/http
+// has to say of connections, such as failed handshakes.
+func NewServer(l net.Listener, h http.Handler, log *zap.Logger) *Server {
+	return &Server{listener: l, http: &http.Server{
+		Handler: h, ReadTimeout: readTimeout, WriteTimeout: writeTimeout, ErrorLog: zap.NewStdLog(log),
+	}}
 }
 
 // Addr returns the address of the listener, with its real port.

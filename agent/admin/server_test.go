@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 
+	"go.uber.org/zap"
+
 	"github.com/blockyard-ai/blockyard/agent/admin"
 	"github.com/blockyard-ai/blockyard/internal/control"
 )
@@ -140,7 +142,7 @@ func TestServerServesUntilClose(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := admin.NewServer(l, openNode(t).public)
+	s := admin.NewServer(l, openNode(t).public, zap.NewNop())
 	served := make(chan error, 1)
 	go func() { served <- s.Serve() }()
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
@@ -171,7 +173,7 @@ func TestServerThatNeverServedCloses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := admin.NewServer(l, http.NotFoundHandler())
+	s := admin.NewServer(l, http.NotFoundHandler(), zap.NewNop())
 	if err := s.Close(); err != nil {
 		t.Error(err)
 	}

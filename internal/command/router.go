@@ -17,6 +17,7 @@ import (
 	"github.com/blockyard-ai/blockyard/router"
 	"github.com/blockyard-ai/blockyard/router/api"
 	"github.com/blockyard-ai/blockyard/router/config"
+	"github.com/blockyard-ai/blockyard/router/metrics"
 	"github.com/blockyard-ai/blockyard/router/policyfile"
 	"github.com/blockyard-ai/blockyard/router/workers"
 )
@@ -133,7 +134,7 @@ func (c *Router) Run(ctx context.Context, b build, from *settingsSource) (err er
 	if err != nil {
 		return fmt.Errorf("--http %q: %w", c.HTTP, err)
 	}
-	operators, tokens, err := c.listenControl(listener, log)
+	operators, tokens, err := c.listenControl(listener, r.Metrics(), log)
 	if err != nil {
 		return errors.Join(err, closeAll(listener))
 	}
@@ -214,10 +215,10 @@ func closeAll(listeners ...net.Listener) (err error) {
 }
 
 // listenControl returns the listener for operators, at --control. The default is a socket named for
-// the port of http, which only one process of a machine has. When the default socket cannot be made,
+// the port of http, which only one process of a machine has. m gets the numbers of its connections. When the default socket cannot be made,
 // as on a read-only file system, it logs that and returns no listener. tokens are those of
 // --control-token-file.
-func (c *Router) listenControl(http net.Listener, log *zap.Logger) (l net.Listener, tokens *control.Tokens, err error) {
+func (c *Router) listenControl(http net.Listener, m *metrics.Metrics, log *zap.Logger) (l net.Listener, tokens *control.Tokens, err error) {
 	if tokens, err = control.ReadTokens(c.ControlToken, log); err != nil {
 		return nil, nil, fmt.Errorf("--control-token-file: %w", err)
 	}
@@ -232,11 +233,10 @@ func (c *Router) listenControl(http net.Listener, log *zap.Logger) (l net.Listen
 	l, err = control.Listen(address)
 	switch {
 	case err == nil:
-		encrypted, err := c.tlsFlags.operators().Listen(l, log)
-		if err != nil {
-			return nil, nil, errors.Join(fmt.Errorf("--control-tls-cert: %w", err), l.Close())
+		if l, err = secure(l, c.tlsFlags.operators(), c.connections(m, "blockyard_control_", false), log); err != nil {
+			return nil, nil, fmt.Errorf("--control-tls-cert: %w", err)
 		}
-		return encrypted, tokens, nil
+		return l, tokens, nil
 	case c.Control == "":
 		log.Warn("no listener for operators; name another socket or address with --control", zap.Error(err))
 		return nil, nil, nil

@@ -11,15 +11,15 @@ import (
 	"time"
 )
 
-// TestConnectionLimits: every listener of a router but the operators' keeps to the limits of
+// TestConnectionLimits: every listener of a router keeps to the limits of
 // connections. One too many closes an idle connection, at --ext-proc the new one.
 func TestConnectionLimits(t *testing.T) {
 	withoutSettings(t)
 	indexer, selection := freePort(t), freePort(t)
-	p := startProgram(t, "router", "--http=127.0.0.1:0", "--control="+t.TempDir()+"/control.sock", "--http-host=127.0.0.1", "--http-port=0",
+	p := startProgram(t, "router", "--http=127.0.0.1:0", "--control=127.0.0.1:0", "--http-host=127.0.0.1", "--http-port=0",
 		"--ext-proc=127.0.0.1:0", "--indexer-port="+indexer, "--selection-port="+selection, "--max-client-connections=2")
 	for name, address := range map[string]string{
-		"http": fmt.Sprint(p.ready["http"]), "frontend": fmt.Sprint(p.ready["door"]),
+		"http": fmt.Sprint(p.ready["http"]), "control": fmt.Sprint(p.ready["control"]), "frontend": fmt.Sprint(p.ready["door"]),
 		"indexer": "127.0.0.1:" + indexer, "selection": "127.0.0.1:" + selection,
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -31,11 +31,11 @@ func TestRouterControlSocket(t *testing.T) {
 		t.Fatal(err)
 	}
 	socket := filepath.Join(t.TempDir(), "control.sock")
-	l, _, err := (&Router{Control: socket}).listenControl(nil, zap.NewNop())
+	l, _, err := (&Router{Control: socket}).listenControl(nil, r.Metrics(), zap.NewNop())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if again, _, err := (&Router{Control: socket}).listenControl(nil, zap.NewNop()); err == nil || !strings.Contains(err.Error(), "--control") {
+	if again, _, err := (&Router{Control: socket}).listenControl(nil, r.Metrics(), zap.NewNop()); err == nil || !strings.Contains(err.Error(), "--control") {
 		t.Errorf("a socket in use: %v, %v", again, err)
 	}
 	ctx, stop := context.WithCancel(t.Context())
@@ -91,7 +91,7 @@ func TestRouterStartsWithoutTheDefaultControlSocket(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer http.Close()
-	if l, _, err := (&Router{}).listenControl(http, zap.NewNop()); l != nil || err != nil {
+	if l, _, err := (&Router{}).listenControl(http, nil, zap.NewNop()); l != nil || err != nil {
 		t.Errorf("%v, %v", l, err)
 	}
 }

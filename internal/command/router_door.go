@@ -49,7 +49,7 @@ type doorFlags struct {
 	MaxWaiting  int           `group:"Front door" name:"max-waiting" range:"1..1048576" default:"${max_waiting}" env:"BLOCKYARD_ROUTER_MAX_WAITING" help:"Requests of a model that wait because of --max-running, at most; a quarter of them of one tenant."`
 	MaxWait     time.Duration `group:"Front door" name:"max-wait" range:"1ms..24h" default:"${max_wait}" env:"BLOCKYARD_ROUTER_MAX_WAIT" help:"Longest time that a request waits because of --max-running."`
 	MaxClient   int           `group:"Front door" name:"max-client-requests" range:"0..1048576" default:"0" env:"BLOCKYARD_ROUTER_MAX_CLIENT_REQUESTS" help:"Requests in progress of one client address, at most; more are refused with status 429. 0 is no limit."`
-	MaxConns    int           `group:"Front door" name:"max-connections" range:"0..1048576" default:"16384" env:"BLOCKYARD_ROUTER_MAX_CONNECTIONS" help:"Connections of each listener for clients, gateways and services, at most. A new one closes the one that has been idle longest; at --ext-proc it is refused. 0 is no limit."`
+	MaxConns    int           `group:"Front door" name:"max-connections" range:"0..1048576" default:"16384" env:"BLOCKYARD_ROUTER_MAX_CONNECTIONS" help:"Connections of each listener for clients, gateways, services and operators, at most. A new one closes the one that has been idle longest; at --ext-proc it is refused. 0 is no limit."`
 	ClientConns int           `group:"Front door" name:"max-client-connections" range:"0..1048576" default:"0" env:"BLOCKYARD_ROUTER_MAX_CLIENT_CONNECTIONS" help:"Connections of one address at each of these listeners, at most. 0 is no limit."`
 	RenderURL   string        `group:"Front door" name:"render-url" placeholder:"URL" env:"BLOCKYARD_ROUTER_RENDER_URL" help:"Render server that turns prompts into tokens: vllm launch render MODEL. Without it the workers are asked."`
 	ExtProc     string        `group:"Front door" name:"ext-proc" placeholder:"HOST:PORT" env:"BLOCKYARD_ROUTER_EXT_PROC" help:"Listen for Envoy's external processing (gRPC): Envoy and gateways of the Gateway API forward requests to the workers that this router chooses."`
@@ -70,7 +70,8 @@ func routerDefaults() kong.Vars {
 	}
 }
 
-// tlsFlags are the certificates of the listeners for clients, for gateways' ext_proc, of --http and of --control.
+// tlsFlags are the certificates of the listeners for clients, for gateways' ext_proc, of --http, of --control and of
+// the services.
 type tlsFlags struct {
 	Cert         string `group:"Front door" name:"tls-cert" type:"path" placeholder:"FILE" env:"BLOCKYARD_ROUTER_TLS_CERT" help:"PEM certificate of the clients' listener. Default: no TLS."`
 	Key          string `group:"Front door" name:"tls-key" type:"path" placeholder:"FILE" env:"BLOCKYARD_ROUTER_TLS_KEY" help:"PEM key of --tls-cert."`
@@ -81,13 +82,16 @@ type tlsFlags struct {
 	ControlCert  string `group:"Start and server" name:"control-tls-cert" type:"path" placeholder:"FILE" env:"BLOCKYARD_ROUTER_CONTROL_TLS_CERT" help:"PEM certificate of --control HOST:PORT. Default: no TLS."`
 	ControlKey   string `group:"Start and server" name:"control-tls-key" type:"path" placeholder:"FILE" env:"BLOCKYARD_ROUTER_CONTROL_TLS_KEY" help:"PEM key of --control-tls-cert."`
 	ControlCA    string `group:"Start and server" name:"control-tls-client-ca" type:"path" placeholder:"FILE" env:"BLOCKYARD_ROUTER_CONTROL_TLS_CLIENT_CA" help:"PEM certificates of the authorities of operators. With it, operators need a certificate."`
+	ServiceCert  string `group:"Start and server" name:"service-tls-cert" type:"path" placeholder:"FILE" env:"BLOCKYARD_ROUTER_SERVICE_TLS_CERT" help:"PEM certificate of --indexer-port and --selection-port. Default: no TLS."`
+	ServiceKey   string `group:"Start and server" name:"service-tls-key" type:"path" placeholder:"FILE" env:"BLOCKYARD_ROUTER_SERVICE_TLS_KEY" help:"PEM key of --service-tls-cert."`
+	ServiceCA    string `group:"Start and server" name:"service-tls-client-ca" type:"path" placeholder:"FILE" env:"BLOCKYARD_ROUTER_SERVICE_TLS_CLIENT_CA" help:"PEM certificates of the authorities of the callers of these ports. With it, callers need a certificate."`
 	HTTPCert     string `group:"Start and server" name:"http-tls-cert" type:"path" placeholder:"FILE" env:"BLOCKYARD_ROUTER_HTTP_TLS_CERT" help:"PEM certificate of --http. Default: no TLS."`
 	HTTPKey      string `group:"Start and server" name:"http-tls-key" type:"path" placeholder:"FILE" env:"BLOCKYARD_ROUTER_HTTP_TLS_KEY" help:"PEM key of --http-tls-cert."`
 	HTTPClientCA string `group:"Start and server" name:"http-tls-client-ca" type:"path" placeholder:"FILE" env:"BLOCKYARD_ROUTER_HTTP_TLS_CLIENT_CA" help:"PEM certificates of the authorities of the callers of --http. With it, callers need a certificate."`
 }
 
 // clients returns the files of the clients' listener, gateways those of --ext-proc, http those
-// of --http, operators those of --control.
+// of --http, operators those of --control, services those of the ports in Dynamo's shapes.
 func (f *tlsFlags) clients() servertls.Files {
 	return servertls.Files{Cert: f.Cert, Key: f.Key, ClientCA: f.ClientCA}
 }
@@ -98,6 +102,10 @@ func (f *tlsFlags) gateways() servertls.Files {
 
 func (f *tlsFlags) operators() servertls.Files {
 	return servertls.Files{Cert: f.ControlCert, Key: f.ControlKey, ClientCA: f.ControlCA}
+}
+
+func (f *tlsFlags) services() servertls.Files {
+	return servertls.Files{Cert: f.ServiceCert, Key: f.ServiceKey, ClientCA: f.ServiceCA}
 }
 
 func (f *tlsFlags) http() servertls.Files {
@@ -112,6 +120,11 @@ func listen(ctx context.Context, address string, files servertls.Files, limited 
 	if err != nil {
 		return nil, err
 	}
+	return secure(plain, files, limited, log)
+}
+
+// secure adds limits and TLS to a listener as listen does. It closes plain when files are bad.
+func secure(plain net.Listener, files servertls.Files, limited func(net.Listener) net.Listener, log *zap.Logger) (net.Listener, error) {
 	plain = limited(plain)
 	l, err := files.Listen(plain, log)
 	if err != nil {
@@ -365,9 +378,9 @@ func (c *Router) openServices(ctx context.Context, g *errgroup.Group, r *router.
 // in its metrics, which m gets.
 func (c *Router) openService(ctx context.Context, g *errgroup.Group, name string, port uint16, h http.Handler, m *metrics.Metrics, log *zap.Logger) error {
 	flag := "--" + name + "-port"
-	listener, err := listen(ctx, net.JoinHostPort(c.ServiceHost, strconv.Itoa(int(port))), servertls.Files{}, c.connections(m, "blockyard_"+name+"_", false), log)
+	listener, err := listen(ctx, net.JoinHostPort(c.ServiceHost, strconv.Itoa(int(port))), c.tlsFlags.services(), c.connections(m, "blockyard_"+name+"_", false), log)
 	if err != nil {
-		return fmt.Errorf("%s: %w", flag, err)
+		return fmt.Errorf("%s, --service-tls-cert: %w", flag, err)
 	}
 	log.Info("a service of Dynamo's shape is open", zap.String("flag", flag), zap.Stringer("address", listener.Addr()))
 	server := &http.Server{Handler: h, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: time.Minute,

@@ -2,10 +2,13 @@ package command
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -69,6 +72,42 @@ func TestServicePortsServeDynamosServices(t *testing.T) {
 	stop()
 	if err := g.Wait(); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestServicePortsOverTLS: both ports take the certificate of --service-tls-cert, and with a client CA refuse callers
+// without one.
+func TestServicePortsOverTLS(t *testing.T) {
+	withoutSettings(t)
+	ca := newAuthority(t, "ca")
+	ca.leaf("server", x509.ExtKeyUsageServerAuth)
+	ca.leaf("caller", x509.ExtKeyUsageClientAuth)
+	at := func(name string) string { return filepath.Join(ca.dir, name) }
+	indexer, selection := freePort(t), freePort(t)
+	startProgram(t, "router", "--http=127.0.0.1:0", "--control="+t.TempDir()+"/c", "--indexer-port="+indexer, "--selection-port="+selection,
+		"--service-tls-cert="+at("server.pem"), "--service-tls-key="+at("server.key"), "--service-tls-client-ca="+at("ca.pem"))
+	roots := x509.NewCertPool()
+	roots.AddCert(ca.cert)
+	own, err := tls.LoadX509KeyPair(at("caller.pem"), at("caller.key"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, port := range []string{indexer, selection} {
+		for _, c := range []struct {
+			scheme       string
+			certificates []tls.Certificate
+			ok           bool
+		}{{"https", []tls.Certificate{own}, true}, {"https", nil, false}, {"http", nil, false}} {
+			client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, Certificates: c.certificates}}}
+			answer, err := client.Get(c.scheme + "://127.0.0.1:" + port + "/health")
+			if ok := err == nil && answer.StatusCode == http.StatusOK; ok != c.ok {
+				t.Errorf("port %s by %s with %d certificates: %v, %v", port, c.scheme, len(c.certificates), answer, err)
+			}
+			if err == nil {
+				answer.Body.Close()
+			}
+			client.CloseIdleConnections()
+		}
 	}
 }
 

@@ -40,8 +40,12 @@ func settingFlags() kong.Plugins {
 		case s.Group == config.GroupLater:
 			tag += ` hidden:""`
 		default:
-			tag += tagOf("group", s.Group) + tagOf("env", strings.Join(s.Env, ",")) +
-				tagOf("default", s.CommandDefault()) + tagOf("help", s.Help())
+			tag += tagOf("group", s.Group) + tagOf("env", strings.Join(s.Env, ",")) + tagOf("help", s.Help())
+			if s.Optional() {
+				tag += tagOf("placeholder", "VALUE") // the help says what an absent value does
+			} else {
+				tag += tagOf("default", s.CommandDefault())
+			}
 		}
 		if !s.Switch() && len(older) > 0 {
 			tag, older = tag+tagOf("aliases", strings.Join(older, ",")), nil

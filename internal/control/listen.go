@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	"net"
 	"net/http"
@@ -102,10 +103,17 @@ func ownDirectory(dir string) error {
 }
 
 // Client returns an HTTP client of the listener at address, and base, the start of every URL that
-// the client requests. address is a control address or a URL.
-func Client(address string) (client *http.Client, base string, err error) {
+// the client requests. address is a control address or a URL. The client shows one of the certificates
+// to a server that asks for one.
+func Client(address string, certificates ...tls.Certificate) (client *http.Client, base string, err error) {
 	if strings.HasPrefix(address, "http://") || strings.HasPrefix(address, "https://") {
-		return &http.Client{}, strings.TrimRight(address, "/"), nil
+		client = &http.Client{}
+		if len(certificates) > 0 {
+			client.Transport = &http.Transport{
+				Proxy: http.ProxyFromEnvironment, TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12, Certificates: certificates},
+			}
+		}
+		return client, strings.TrimRight(address, "/"), nil
 	}
 	network, in, err := split(address)
 	if err != nil {

@@ -40,6 +40,8 @@ type Setting struct {
 	// def is the default in the syntax of flags; empty means the zero value. commandDef, if
 	// set, is the default on the command line.
 	def, commandDef string
+	// without says what the router does without a value; empty for a setting with a default.
+	without string
 	// at returns a pointer to the field.
 	at func(*Config) any
 	// noEffect returns why a value other than the default has no effect, or an empty string.
@@ -99,8 +101,13 @@ func (s *Setting) setDefault(c *Config, def string) {
 	}
 }
 
-// Help returns the help text of the setting's flag: the first sentence of Meaning, and a
-// note for a switch that is on by default.
+// Optional reports whether the setting has no value by default.
+func (s *Setting) Optional() bool {
+	return cmp.Or(s.commandDef, s.def) == "" && reflect.ValueOf(s.at(new(Config))).Elem().Kind() == reflect.Pointer
+}
+
+// Help returns the help text of the setting's flag: the first sentence of Meaning, and a note for a switch that is
+// on by default and for a setting that has no value by default.
 func (s *Setting) Help() string {
 	help, _, more := strings.Cut(s.Meaning, ". ")
 	if more {
@@ -108,6 +115,9 @@ func (s *Setting) Help() string {
 	}
 	if s.Switch() && s.Default() == "true" {
 		help += " On by default."
+	}
+	if s.Optional() {
+		help = strings.TrimSuffix(help, ".") + ". Default: " + cmp.Or(s.without, "none") + "."
 	}
 	return help
 }

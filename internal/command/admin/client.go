@@ -35,6 +35,7 @@ type Connection struct {
 	DryRun    bool          `name:"dry-run" help:"Show what the command would do. Nothing changes."`
 	JSON      bool          `name:"json" help:"Print the server's answer."`
 	Timeout   time.Duration `default:"30s" help:"How long to wait for the answer."`
+	inspect.Caller
 }
 
 // Validate checks the timeout and the address. Kong reports its error as one of usage.
@@ -73,7 +74,11 @@ func (c *Connection) fetch(ctx context.Context, address, method, path string, bo
 	if err != nil {
 		return nil, fmt.Errorf("--token-file: %w", err)
 	}
-	client, base, err := control.Client(address)
+	certificates, err := c.Certificates()
+	if err != nil {
+		return nil, err
+	}
+	client, base, err := control.Client(address, certificates...)
 	if err != nil {
 		return nil, fmt.Errorf("--control: %w", err)
 	}

@@ -13,7 +13,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/blockyard-ai/blockyard/internal/command/inspect"
 	"github.com/blockyard-ai/blockyard/internal/proto"
 	natssource "github.com/blockyard-ai/blockyard/router/source/nats"
 )
@@ -136,7 +135,7 @@ type poolState struct {
 func (c *Command) checkAgent(ctx context.Context) {
 	shown := natssource.WithoutCredentials(c.Agent)
 	c.checked("agent " + shown)
-	server, err := inspect.Open(c.Agent)
+	server, err := c.Open(c.Agent)
 	var body json.RawMessage
 	if err == nil {
 		body, err = server.Get(ctx, "/v1/stats")

@@ -52,7 +52,7 @@ func (c *Command) checkCanary(ctx context.Context) {
 	if !c.Canary || c.seen.router == nil {
 		return
 	}
-	door, err := inspect.Open(c.Door)
+	door, err := c.Open(c.Door)
 	if err != nil {
 		c.found("canary-unreachable", c.Door, "--door HOST:PORT of the router's --http-port", "%v", err)
 		return
@@ -261,7 +261,7 @@ func (k *canary) compare() {
 func (k *canary) cursors(ctx context.Context) map[string]uint64 {
 	var s routerState
 	at := map[string]uint64{}
-	if askRouter(ctx, k.c.Router, &s) == nil {
+	if k.c.askRouter(ctx, &s) == nil {
 		for _, f := range s.Feeds {
 			at[f.Owner] = f.Cursor
 		}
@@ -271,7 +271,7 @@ func (k *canary) cursors(ctx context.Context) map[string]uint64 {
 
 // ask sends JSON to the router and decodes its answer.
 func (k *canary) ask(ctx context.Context, path string, body []byte, into any) error {
-	server, err := inspect.Open(k.c.Router)
+	server, err := k.c.Open(k.c.Router)
 	if err != nil {
 		return err
 	}

@@ -38,6 +38,7 @@ type Command struct {
 
 	JSON    bool          `name:"json" help:"Print the findings as one JSON object."`
 	Timeout time.Duration `default:"10s" help:"How long to wait for all answers."`
+	inspect.Caller
 
 	// Auth is the login to NATS.
 	Auth natsauth.Settings `kong:"-"`
@@ -108,7 +109,7 @@ func (c *Command) Validate() error {
 		if a.address == "" || a.address == none {
 			continue
 		}
-		if _, err := inspect.Open(a.address); err != nil {
+		if _, err := c.Open(a.address); err != nil {
 			return fmt.Errorf("%s: %w", a.flag, err)
 		}
 	}

@@ -12,7 +12,6 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/blockyard-ai/blockyard/internal/command/inspect"
 	"github.com/blockyard-ai/blockyard/router/workers"
 )
 
@@ -133,7 +132,7 @@ func (c *Command) checkConnector(ctx context.Context, w *workers.Worker) {
 	if w.Facts.Engine != workers.EngineVLLM {
 		return
 	}
-	server, err := inspect.Open(w.URL)
+	server, err := c.Open(w.URL)
 	if err != nil {
 		return
 	}

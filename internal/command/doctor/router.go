@@ -52,7 +52,7 @@ func (c *Command) checkRouter(ctx context.Context) {
 	shown := natssource.WithoutCredentials(c.Router)
 	c.checked("router " + shown)
 	s := new(routerState)
-	if err := askRouter(ctx, c.Router, s); err != nil {
+	if err := c.askRouter(ctx, s); err != nil {
 		c.found("router-unreachable", shown, "start blockyard router --http ADDRESS, or --router ADDRESS here: the router's ready line has its address as http", "%v", err)
 		return
 	}
@@ -78,9 +78,9 @@ func (c *Command) checkRouter(ctx context.Context) {
 	c.checkFeeds(s)
 }
 
-// askRouter gets the answers of a router. The error is that of the feeds, which every router has.
-func askRouter(ctx context.Context, address string, s *routerState) error {
-	server, err := inspect.Open(address)
+// askRouter gets the answers of the router. The error is that of the feeds, which every router has.
+func (c *Command) askRouter(ctx context.Context, s *routerState) error {
+	server, err := c.Open(c.Router)
 	if err != nil {
 		return err
 	}

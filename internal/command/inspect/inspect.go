@@ -14,6 +14,7 @@ type Command struct {
 	URL     string        `arg:"" name:"url" help:"Admin server of an agent, HTTP address of a router, or control socket of either, such as http://127.0.0.1:9400 or /run/blockyard/router-8090.sock."`
 	JSON    bool          `name:"json" help:"Print the answers as one JSON object."`
 	Timeout time.Duration `default:"10s" help:"How long to wait for the answers."`
+	Caller
 
 	server *Server
 }
@@ -30,7 +31,7 @@ func (c *Command) Validate() error {
 	if c.Timeout <= 0 {
 		return fmt.Errorf("--timeout %v: want more than 0s", c.Timeout)
 	}
-	server, err := Open(c.URL)
+	server, err := c.Open(c.URL)
 	if err != nil {
 		return err
 	}

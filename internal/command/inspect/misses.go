@@ -16,6 +16,7 @@ type Misses struct {
 	Limit   int           `default:"20" help:"Requests to show, at most, the newest first. The router keeps the last 1024."`
 	JSON    bool          `name:"json" help:"Print the answer as JSON."`
 	Timeout time.Duration `default:"10s" help:"How long to wait for the answer."`
+	Caller
 
 	server *Server
 }
@@ -34,7 +35,7 @@ func (c *Misses) Validate() error {
 	if c.Limit < 0 || c.Limit > 1024 {
 		return fmt.Errorf("--limit %d: want 0..1024", c.Limit)
 	}
-	server, err := Open(c.URL)
+	server, err := c.Open(c.URL)
 	if err != nil {
 		return err
 	}

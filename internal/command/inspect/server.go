@@ -29,8 +29,12 @@ type Server struct {
 }
 
 // Open returns the server at an address: a URL, HOST:PORT or the path of a socket. It connects to
-// nothing. The error says that the address is none of these.
-func Open(address string) (*Server, error) {
+// nothing. The error says that the address is none of these, or what is wrong with the certificate.
+func (c Caller) Open(address string) (*Server, error) {
+	certificates, err := c.Certificates()
+	if err != nil {
+		return nil, err
+	}
 	if strings.HasPrefix(address, "/") || strings.HasPrefix(address, "unix:") {
 		client, base, err := control.Client(address)
 		return &Server{URL: address, client: client, base: base}, err
@@ -43,7 +47,7 @@ func Open(address string) (*Server, error) {
 		return nil, fmt.Errorf("url %q: want http://host:port, or the path of a socket", address)
 	}
 	address = strings.TrimRight(address, "/")
-	client, base, err := control.Client(address)
+	client, base, err := control.Client(address, certificates...)
 	return &Server{URL: address, client: client, base: base}, err
 }
 

@@ -21,6 +21,7 @@ type Command struct {
 	Agents []string      `name:"agent" placeholder:"ADDRESS" help:"Admin server of an agent; repeatable. Default: the agents that the router follows over HTTP."`
 	Every  time.Duration `default:"2s" help:"Time between two looks, at least 100ms. Rates are over this time."`
 	Once   bool          `help:"Print one screen after two looks, and end. So does an output that is no terminal."`
+	inspect.Caller
 }
 
 // Help implements kong's HelpProvider.
@@ -50,7 +51,7 @@ func (c *Command) Validate() error {
 		if address == "" {
 			continue
 		}
-		if _, err := inspect.Open(address); err != nil {
+		if _, err := c.Open(address); err != nil {
 			return err
 		}
 	}

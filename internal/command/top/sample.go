@@ -106,7 +106,7 @@ func (c *Command) look(ctx context.Context) *sample {
 	s := &sample{at: time.Now()}
 	agents := c.Agents
 	if c.Router != "" {
-		r, err := lookAtRouter(ctx, c.Router)
+		r, err := c.lookAtRouter(ctx)
 		if err != nil {
 			s.problems = append(s.problems, "router: "+err.Error())
 		} else {
@@ -119,7 +119,7 @@ func (c *Command) look(ctx context.Context) *sample {
 	found, errs := make([]*agentSample, len(agents)), make([]error, len(agents))
 	var asked sync.WaitGroup
 	for i, address := range agents {
-		asked.Go(func() { found[i], errs[i] = lookAtAgent(ctx, address) })
+		asked.Go(func() { found[i], errs[i] = c.lookAtAgent(ctx, address) })
 	}
 	asked.Wait()
 	for i, a := range found {
@@ -132,9 +132,9 @@ func (c *Command) look(ctx context.Context) *sample {
 	return s
 }
 
-// lookAtRouter asks a router for its state and metrics.
-func lookAtRouter(ctx context.Context, address string) (*routerSample, error) {
-	server, err := inspect.Open(address)
+// lookAtRouter asks the router for its state and metrics.
+func (c *Command) lookAtRouter(ctx context.Context) (*routerSample, error) {
+	server, err := c.Open(c.Router)
 	if err != nil {
 		return nil, err
 	}
@@ -154,8 +154,8 @@ func lookAtRouter(ctx context.Context, address string) (*routerSample, error) {
 }
 
 // lookAtAgent asks an agent for its state.
-func lookAtAgent(ctx context.Context, address string) (*agentSample, error) {
-	server, err := inspect.Open(address)
+func (c *Command) lookAtAgent(ctx context.Context, address string) (*agentSample, error) {
+	server, err := c.Open(address)
 	if err != nil {
 		return nil, err
 	}
