@@ -12,7 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/blockyard-ai/blockyard/blockmgr/diskio"
+	"github.com/blockyard-ai/blockyard/blockmgr/policy"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage/extent"
+	"github.com/blockyard-ai/blockyard/blockmgr/tenant"
 )
 
 // countedBudget grants left blocks. It counts the blocks under way, the blocks and the other bytes that
@@ -156,4 +158,55 @@ func TestBlocksLargerThanTheWriteBudgetAreLogged(t *testing.T) {
 	if n := logs.FilterMessageSnippet("larger than the write budget").Len(); n != 1 {
 		t.Errorf("%d warnings with a budget that is large enough, want none", n-1)
 	}
+}
+
+// countedBytes counts the bytes that are written to a file.
+type countedBytes struct {
+	extent.File
+	bytes *atomic.Uint64
+}
+
+func (c countedBytes) WriteAt(p []byte, off int64) (int, error) {
+	n, err := c.File.WriteAt(p, off)
+	c.bytes.Add(uint64(n))
+	return n, err
+}
+
+// The disk tier has one directory, and so one file system: the budget is that of its device. The last day of the
+// budget has each byte that any pool writes there: blocks, records of slots, and zeros over a tenant's blocks.
+func TestTheWriteBudgetHasEveryByteOfTheDirectory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		budget, err := policy.NewWriteBudget(policy.LeastWriteBudget, time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Hour) // a budget begins empty
+		var written atomic.Uint64
+		p := openTestManager(t, Config{
+			HostDir: t.TempDir(), DiskDir: t.TempDir(), HostBytes: 2 * hostBytes(32), DiskBytes: 2 * hostBytes(32), ExtentBytes: hostBytes(32),
+			Budget: budget, WrapDisk: func(_ string, f extent.File) extent.File { return countedBytes{f, &written} },
+		})
+		defer p.m.Close()
+		p.setTenants(tenant.Tenant{Name: "t", Salts: []string{"t"}, TTL: time.Minute})
+		pools := []*testPool{p.openOther("a"), p.openOther("b")}
+		before := budget.Stats(time.Now()).DayBytes
+		written.Store(0)
+		for i, q := range pools {
+			for range 3 { // the tiers grow on demand
+				q.store(chain(uint64(1+i), 6))
+				q.store(q.owned("t", uint64(10+i), 4))
+				q.quiesce()
+			}
+		}
+		time.Sleep(2 * time.Minute)
+		for _, q := range pools {
+			q.quiesce()
+			if st := q.Stats(); st.WriteBehind == 0 || st.BlocksExpired == 0 || st.SlotsErased == 0 {
+				t.Fatalf("%d blocks written, %d expired, %d slots erased", st.WriteBehind, st.BlocksExpired, st.SlotsErased)
+			}
+		}
+		if got, want := budget.Stats(time.Now()).DayBytes-before, written.Load(); got != want {
+			t.Errorf("the budget has %d bytes, %d were written", got, want)
+		}
+	})
 }
