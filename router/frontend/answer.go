@@ -325,12 +325,12 @@ func (a *answer) brokenOff(err error) outcome {
 		o.reason = reasonBad
 	}
 	if a.committed && !a.failed && a.request.http.Context().Err() == nil {
-		lost := fault{Status: http.StatusBadGateway, Kind: "server_error", Code: "worker_lost", Message: "the worker ended the answer before it was complete"}
+		lost := workerLost.refusal("the worker ended the answer before it was complete")
 		if cause := a.ended(); cause != nil {
-			lost = endRefusal(cause).fault // the door ended the answer, and not the worker
+			lost = endRefusal(cause) // the door ended the answer, and not the worker
 		}
 		// A client that does not get the event sees the end of the connection.
-		_ = a.write(errorEvent(a.request.route, &lost))
+		_ = a.write(errorEvent(a.request.route, &lost.fault))
 	}
 	return o
 }

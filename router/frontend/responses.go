@@ -38,8 +38,7 @@ func (d *Door) pinnedResponse(w http.ResponseWriter, r *http.Request) {
 }
 
 func noResponse() *refusal {
-	return &refusal{fault: fault{Status: http.StatusNotFound, Kind: "invalid_request_error", Code: "response_not_found",
-		Message: "no worker of this router has the response"}}
+	return responseNotFound.refusal("no worker of this router has the response")
 }
 
 // listModels answers GET /v1/models with the models of all workers.

@@ -56,12 +56,10 @@ func (d *Door) Handler() http.Handler {
 	mux.HandleFunc("GET /v1/responses/{id}", d.pinnedResponse)
 	mux.HandleFunc("POST /v1/responses/{id}/cancel", d.pinnedResponse)
 	mux.HandleFunc("/v1/realtime", func(w http.ResponseWriter, r *http.Request) {
-		d.reject(w, r, &fault{Status: http.StatusNotImplemented, Code: "unsupported_url",
-			Message: "/v1/realtime is a WebSocket, which this router does not forward; connect to a worker"})
+		d.reject(w, r, unsupportedURL.refusal("/v1/realtime is a WebSocket, which this router does not forward; connect to a worker"))
 	})
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		d.reject(w, r, &fault{Status: http.StatusNotFound, Code: "unknown_url",
-			Message: fmt.Sprintf("%.20s %.200q is not served; --pass PATH forwards a path", r.Method, r.URL.Path)})
+		d.reject(w, r, unknownURL.refusal(fmt.Sprintf("%.20s %.200q is not served; --pass PATH forwards a path", r.Method, r.URL.Path)))
 	})
 	return d.guarded(mux)
 }
@@ -213,21 +211,17 @@ func (d *Door) read(q *request, budgeted *bodies.Body) ([]byte, *refusal) {
 			tooLarge = errors.As(err, &limit)
 		}
 	}
-	f := fault{Status: http.StatusBadRequest, Kind: "invalid_request_error"}
 	switch {
 	case tooLarge:
-		f.Status, f.Message = http.StatusRequestEntityTooLarge, fmt.Sprintf("body: more than %d bytes", most)
+		return nil, bodyTooLarge.refusal(fmt.Sprintf("body: more than %d bytes", most))
 	case errors.Is(err, bodies.ErrBusy):
-		return nil, &refusal{fault: fault{Status: http.StatusServiceUnavailable, Kind: "overloaded_error", Code: "too_many_requests",
-			Message: "the bodies of other requests fill the memory"}, retryAfter: 1}
+		return nil, tooManyRequests.refusal("the bodies of other requests fill the memory")
 	case errors.Is(err, bodies.ErrSlow), errors.Is(err, bodies.ErrLate):
-		f.Status, f.Message = http.StatusRequestTimeout, err.Error()
+		return nil, bodyTooSlow.refusal(err.Error())
 	case err != nil:
-		f.Message = "body: " + err.Error()
-	default:
-		return body, nil
+		return nil, badRequest.refusal("body: " + err.Error())
 	}
-	return nil, &refusal{fault: f}
+	return body, nil
 }
 
 // maxAhead bounds the memory that the length in a request's header gets before the bytes
@@ -259,20 +253,12 @@ func standIns(r *openai.Request) []uint32 {
 	return out
 }
 
-// authenticationKind returns the type of an error about keys in the API of a route.
-func authenticationKind(route openai.Route) string {
-	if route == openai.Messages {
-		return "authentication_error"
-	}
-	return "invalid_request_error"
-}
-
 // identify finds the tenant of the request by its key.
 func (d *Door) identify(q *request) *refusal {
 	client, err := d.options.Keys.Client(q.http.Header)
 	if err != nil {
 		q.out.Header().Set("WWW-Authenticate", "Bearer")
-		return &refusal{fault: fault{Status: http.StatusUnauthorized, Kind: authenticationKind(q.route), Code: "invalid_api_key", Message: err.Error()}}
+		return invalidKey.refusal(err.Error())
 	}
 	q.caller, q.tenant, q.strictPriority = client, client.Tenant, client.Priority
 	return nil

@@ -62,9 +62,9 @@ func shapedError(p []byte) []byte {
 	if err != nil {
 		return nil
 	}
-	f := fault{Status: status, Kind: "invalid_request_error", Message: string(text)}
+	f := fault{Status: status, Kind: kindInvalid, Message: string(text)}
 	if status == http.StatusRequestHeaderFieldsTooLarge {
-		f.Code, f.Message = "headers_too_large", fmt.Sprintf("the headers of the request have more than %d bytes", maxHeader)
+		f = headersTooLarge.refusal(fmt.Sprintf("the headers of the request have more than %d bytes", maxHeader)).fault
 	}
 	body := f.encode(openai.Other)
 	return fmt.Appendf(nil, "%s%d %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s",
