@@ -195,7 +195,7 @@ func (l *Listener) busyLocked(c *conn) {
 // State learns from an HTTP server which connections are idle. Set it as http.Server.ConnState, or
 // call it from there. Connections of other listeners have no effect.
 func State(nc net.Conn, s http.ConnState) {
-	if wrapped, ok := nc.(interface{ NetConn() net.Conn }); ok {
+	for wrapped, ok := nc.(interface{ NetConn() net.Conn }); ok; wrapped, ok = nc.(interface{ NetConn() net.Conn }) {
 		nc = wrapped.NetConn()
 	}
 	c, ok := nc.(*conn)

@@ -33,7 +33,7 @@ func (f Files) Validate() error {
 }
 
 // Listen returns a listener on l whose connections speak TLS; for the zero Files it returns l
-// itself. Changed files apply to new connections without a restart; bad ones are logged. After an
+// itself. Accept returns a *tls.Conn whose handshake has ended; log gets the handshakes that fail. Changed files apply to new connections without a restart; bad ones are logged. After an
 // error the caller closes l.
 func (f Files) Listen(l net.Listener, log *zap.Logger) (net.Listener, error) {
 	if err := f.Validate(); err != nil || f.Cert == "" {
@@ -49,12 +49,10 @@ func (f Files) Listen(l net.Listener, log *zap.Logger) (net.Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	return tls.NewListener(l, &tls.Config{
-		MinVersion: tls.VersionTLS12,
-		// The protocols stand here too, because net/http looks at them before a handshake.
-		NextProtos:         protocols,
+	return newListener(l, &tls.Config{
+		MinVersion:         tls.VersionTLS12,
 		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return current.Get(), nil },
-	}), nil
+	}, log), nil
 }
 
 // protocols are offered to clients, the preferred one first.

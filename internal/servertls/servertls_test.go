@@ -211,3 +211,69 @@ func TestErrorsNameTheFlag(t *testing.T) {
 		t.Errorf("without files: %v, %v", l, err)
 	}
 }
+
+// A handshake that waits holds up no other, and Close ends it. A client that speaks no TLS is told, and logged.
+func TestHandshakesWaitForNobody(t *testing.T) {
+	a, dir := newAuthority(t), t.TempDir()
+	f := servertls.Files{Cert: filepath.Join(dir, "cert"), Key: filepath.Join(dir, "key")}
+	cert, key := a.pair("one")
+	write(t, f.Cert, cert)
+	write(t, f.Key, key)
+	core, logs := observer.New(zap.InfoLevel)
+	plain, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := f.Listen(plain, zap.New(core))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var silent []net.Conn
+	for range 3 {
+		c, err := net.Dial("tcp", plain.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		silent = append(silent, c)
+	}
+	roots := x509.NewCertPool()
+	roots.AddCert(a.cert)
+	client := make(chan error, 1)
+	go func() {
+		c, err := tls.Dial("tcp", plain.Addr().String(), &tls.Config{RootCAs: roots, NextProtos: []string{"h2"}})
+		if err == nil {
+			err = c.Close()
+		}
+		client <- err
+	}()
+	c, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if state := c.(*tls.Conn).ConnectionState(); !state.HandshakeComplete || state.NegotiatedProtocol != "h2" {
+		t.Errorf("accepted with the protocol %q, handshake complete %t", state.NegotiatedProtocol, state.HandshakeComplete)
+	}
+	if err := <-client; err != nil {
+		t.Error(err)
+	}
+	_ = c.Close()
+	if _, err := io.WriteString(silent[0], "GET / HTTP/1.1\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	if text, err := io.ReadAll(silent[0]); err != nil || !strings.Contains(string(text), "speaks HTTPS") {
+		t.Errorf("a client without TLS reads %q, %v", text, err)
+	}
+	if n := logs.FilterMessage("TLS handshake error").Len(); n != 1 {
+		t.Errorf("%d handshakes are logged, want 1", n)
+	}
+	if err := l.Close(); err != nil {
+		t.Error(err)
+	}
+	if n, err := silent[1].Read(make([]byte, 1)); n != 0 || err == nil {
+		t.Errorf("after Close a waiting client reads %d bytes, %v", n, err)
+	}
+	if _, err := l.Accept(); err == nil {
+		t.Error("a closed listener accepts")
+	}
+}

@@ -19,17 +19,34 @@ const (
 )
 
 // shapedListener gives clients OpenAI's errors where net/http would send a line of text. It leaves
-// connections with TLS as they are, because net/http offers HTTP/2 only on a *tls.Conn.
+// connections with HTTP/2 as they are, because net/http serves it only on a *tls.Conn.
 type shapedListener struct{ net.Listener }
 
 // Accept implements net.Listener.
 func (l shapedListener) Accept() (net.Conn, error) {
 	c, err := l.Listener.Accept()
-	if _, encrypted := c.(*tls.Conn); encrypted || err != nil {
-		return c, err
+	if err != nil {
+		return nil, err
 	}
-	return shapedConn{c}, nil
+	encrypted, ok := c.(*tls.Conn)
+	if !ok {
+		return shapedConn{c}, nil
+	}
+	state := encrypted.ConnectionState()
+	if !state.HandshakeComplete || state.NegotiatedProtocol == "h2" {
+		return c, nil
+	}
+	return shapedTLSConn{shapedConn{c}, state}, nil
 }
+
+// shapedTLSConn tells net/http about TLS, for http.Request.TLS.
+type shapedTLSConn struct {
+	shapedConn
+	state tls.ConnectionState
+}
+
+// ConnectionState is what net/http asks for.
+func (c shapedTLSConn) ConnectionState() tls.ConnectionState { return c.state }
 
 type shapedConn struct{ net.Conn }
 
