@@ -106,11 +106,8 @@ func message(events []kvevent.RouterEvent) int {
 func apply(x *index.Index, events []kvevent.RouterEvent) error {
 	for len(events) > 0 {
 		n := message(events)
-		for i := range n {
-			x.Prefetch(events[:n], i)
-			if err := x.Apply(&events[i]); err != nil {
-				return err
-			}
+		if _, err := x.ApplyAll(events[:n]); err != nil {
+			return err
 		}
 		events = events[n:]
 	}

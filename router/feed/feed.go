@@ -14,9 +14,8 @@ import (
 
 // residency is the index of a feed's blocks; *index.Index implements it.
 type residency interface {
-	// Prefetch prepares for Apply of events[i], and for some of those behind it, which come next.
-	Prefetch(events []kvevent.RouterEvent, i int)
-	Apply(e *kvevent.RouterEvent) error
+	// ApplyAll applies events one after the other. It returns the number of refused events.
+	ApplyAll(events []kvevent.RouterEvent) (refused int, err error)
 	Replace(o kv.Owner, events []kvevent.RouterEvent) error
 	Digest(o kv.Owner) (sum, pairs uint64)
 	GroupDigest(o kv.Owner) (sum, pairs uint64)
@@ -226,11 +225,34 @@ func (f *feed) compareDigest(a *kvevent.Announcement, now time.Time) {
 	f.repair(now)
 }
 
-// handleEvent handles one live event of the publisher's stream. It does not keep e. The cursor is
-// the id of the last applied event. Events of another owner, and events at or below the cursor, are
-// only counted. The next event, and an event that clears the owner, are applied. Any other event
-// shows a gap, and waits with all later events until a query has brought the missing ones.
-func (f *feed) handleEvent(e *kvevent.RouterEvent, now time.Time) {
+// handleEvents handles live events of the publisher's stream. It does not keep them. It applies events that follow
+// each other together.
+func (f *feed) handleEvents(events []kvevent.RouterEvent, now time.Time) {
+	for len(events) > 0 {
+		n := 0
+		for n < len(events) && f.isNext(&events[n], uint64(n)) {
+			n++
+		}
+		if n > 0 {
+			f.apply(events[:n])
+		} else {
+			n = 1
+			f.handleOther(&events[0], now)
+		}
+		events = events[n:]
+	}
+}
+
+// isNext reports whether the feed applies e once it has applied so many events more. The cursor is the id of the
+// last applied event.
+func (f *feed) isNext(e *kvevent.RouterEvent, more uint64) bool {
+	return !f.recovering && e.Owner == f.owner() && e.Kind != kvevent.Cleared && e.ID == f.cursor+more+1
+}
+
+// handleOther handles a live event that is not the next one, or clears the owner. Events of another owner, and events
+// at or below the cursor, are only counted. An event that clears the owner is applied. Any other event shows a gap,
+// and waits with all later events until a query has brought the missing ones.
+func (f *feed) handleOther(e *kvevent.RouterEvent, now time.Time) {
 	switch {
 	case e.Owner != f.owner():
 		f.counters.Foreign++
@@ -240,8 +262,6 @@ func (f *feed) handleEvent(e *kvevent.RouterEvent, now time.Time) {
 		f.handleCleared(e, now)
 	case f.recovering:
 		f.park(e)
-	case e.ID == f.cursor+1:
-		f.apply(e)
 	default:
 		f.beginRecovery(causeGap, now)
 		f.park(e)
@@ -254,7 +274,7 @@ func (f *feed) handleCleared(e *kvevent.RouterEvent, now time.Time) {
 	if e.ID != f.cursor+1 && !f.recovering {
 		f.beginRecovery(causeGap, now)
 	}
-	f.apply(e)
+	f.apply([]kvevent.RouterEvent{*e})
 	f.everComplete, f.diverged = true, false
 	if f.recovering {
 		f.parkedEvents = nil
@@ -262,18 +282,20 @@ func (f *feed) handleCleared(e *kvevent.RouterEvent, now time.Time) {
 	}
 }
 
-// apply applies e to the index and moves the cursor to e. If the index refuses e, the feed is
+// apply applies events to the index and moves the cursor to the last one. If the index refuses an event, the feed is
 // diverged: its blocks differ from the publisher's.
-func (f *feed) apply(e *kvevent.RouterEvent) {
-	f.cursor = e.ID
-	f.record(e)
-	if err := f.index.Apply(e); err != nil {
-		// The next announced digest will differ and begin a repair.
-		f.counters.Unstored++
-		f.diverged = true
-		return
+func (f *feed) apply(events []kvevent.RouterEvent) {
+	for i := range events {
+		f.cursor = events[i].ID
+		f.record(&events[i])
 	}
-	f.counters.Applied++
+	refused, err := f.index.ApplyAll(events)
+	if err != nil {
+		// The next announced digest will differ and begin a repair.
+		f.counters.Unstored += uint64(refused)
+		f.diverged = true
+	}
+	f.counters.Applied += uint64(len(events) - refused)
 }
 
 // record tells the model's history of an event that the index is about to apply.
@@ -349,7 +371,7 @@ func (f *feed) applyAnswer(a *source.Answer) error {
 				return fmt.Errorf("%w: event %d follows event %d", errUnusable, e.ID, f.cursor)
 			}
 			if e.ID > f.cursor {
-				f.apply(e)
+				f.apply(a.Events[i : i+1])
 			}
 		}
 		if f.cursor < a.LastEventID {
@@ -373,7 +395,5 @@ func (f *feed) endRecovery(now time.Time) {
 	}
 	waiting := f.parkedEvents
 	f.recovery = recovery{lastQuery: f.lastQuery}
-	for i := range waiting {
-		f.handleEvent(&waiting[i], now)
-	}
+	f.handleEvents(waiting, now)
 }

@@ -65,7 +65,14 @@ func (s *blockSet) Digest(kv.Owner) (sum, pairs uint64) {
 	return sum, pairs
 }
 
-func (s *blockSet) Prefetch([]kvevent.RouterEvent, int) {}
+func (s *blockSet) ApplyAll(events []kvevent.RouterEvent) (refused int, err error) {
+	for i := range events {
+		if failed := s.Apply(&events[i]); failed != nil {
+			refused, err = refused+1, failed
+		}
+	}
+	return refused, err
+}
 
 func (s *blockSet) GroupDigest(kv.Owner) (sum, pairs uint64) { return 0, 0 }
 
@@ -123,7 +130,7 @@ func (s *feedScript) run(d *datadriven.TestData) string {
 			if d.HasArg("foreign") {
 				e.Owner = kv.PoolOwner(1)
 			}
-			s.feed.handleEvent(&e, s.now)
+			s.feed.handleEvents([]kvevent.RouterEvent{e}, s.now)
 			// The event was borrowed: what becomes of it must not matter.
 			clear(e.Blocks)
 			clear(e.Removed)
@@ -272,7 +279,7 @@ func TestWaitingEventsAreBounded(t *testing.T) {
 	_, number, _ := f.nextQuery(now)
 	const n = maxWaitingEvents + 100
 	for id := uint64(2); id <= n; id++ {
-		f.handleEvent(&kvevent.RouterEvent{Owner: scriptOwner, ID: id, Kind: kvevent.Removed}, now)
+		f.handleEvents([]kvevent.RouterEvent{{Owner: scriptOwner, ID: id, Kind: kvevent.Removed}}, now)
 	}
 	if len(f.parkedEvents) != maxWaitingEvents || f.counters.Overflowed != n-1-maxWaitingEvents {
 		t.Errorf("%d events wait and %d overflowed, want %d and %d",
@@ -284,13 +291,13 @@ func TestWaitingEventsAreBounded(t *testing.T) {
 	if f.recovering || f.cursor != maxWaitingEvents+1 {
 		t.Errorf("cursor %d, recovering %v; want %d without holes", f.cursor, f.recovering, maxWaitingEvents+1)
 	}
-	f.handleEvent(&kvevent.RouterEvent{Owner: scriptOwner, ID: n + 1, Kind: kvevent.Removed}, now)
+	f.handleEvents([]kvevent.RouterEvent{{Owner: scriptOwner, ID: n + 1, Kind: kvevent.Removed}}, now)
 	if q, _, due := f.nextQuery(now); !due || q.StartID != maxWaitingEvents+2 {
 		t.Errorf("next query %+v (due: %v), want what did not fit", q, due)
 	}
 	big := kvevent.RouterEvent{Owner: scriptOwner, ID: n + 2, Kind: kvevent.Removed,
 		Removed: make([]kv.SequenceHash, maxWaitingBlocks+1)}
-	if f.handleEvent(&big, now); len(f.parkedEvents) != 1 {
+	if f.handleEvents([]kvevent.RouterEvent{big}, now); len(f.parkedEvents) != 1 {
 		t.Errorf("%d events wait, want none beyond %d blocks", len(f.parkedEvents), maxWaitingBlocks)
 	}
 }

@@ -91,8 +91,7 @@ func TestEventsThatWaitAreThoseAfterTheDump(t *testing.T) {
 	}
 	live := func(from, to uint64) {
 		for id := from; id <= to; id++ {
-			e := store(id)
-			f.handleEvent(&e, now)
+			f.handleEvents([]kvevent.RouterEvent{store(id)}, now)
 		}
 	}
 	f.handleAnnouncement(&kvevent.Announcement{Owner: scriptOwner, LastEventID: 1, Blocks: 1}, now)

@@ -216,11 +216,7 @@ func (s *Set) handleEventsLocked(now time.Time) *feed {
 		return nil
 	}
 	f.moment = miss.Moment{At: now, Late: f.delay.Of(now, s.envelope.PublishedAt)}
-	events := s.envelope.Events
-	for i := range events {
-		f.index.Prefetch(events, i)
-		f.handleEvent(&events[i], now)
-	}
+	f.handleEvents(s.envelope.Events, now)
 	f.updateLost()
 	s.recountLocked(f)
 	return f

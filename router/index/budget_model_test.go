@@ -77,11 +77,10 @@ func (c *crowd) step() {
 }
 
 func (c *crowd) apply(events []kvevent.RouterEvent) {
+	if _, err := c.x.ApplyAll(events); err != nil {
+		c.t.Error(err)
+	}
 	for i := range events {
-		c.x.Prefetch(events, i) // changes nothing
-		if err := c.x.Apply(&events[i]); err != nil {
-			c.t.Error(err)
-		}
 		c.twin.apply(&events[i])
 	}
 }

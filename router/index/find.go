@@ -2,7 +2,6 @@ package index
 
 import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
-	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/router/index/runs"
 )
 
@@ -224,10 +223,9 @@ func (x *Index) listBlock(p runs.Place, h kv.SequenceHash) {
 	}
 }
 
-// listNewBlocks enters the blocks that were appended to run r, from position lo on, into the
-// directory, which finds blocks by hash. A run is a chain of blocks that are stored together. A
-// sparse directory has only those blocks of most runs where an event may continue, so that new
-// blocks of such a run get no entry. A run whose earlier blocks are all listed stays listed whole.
+// listNewBlocks enters the blocks that were appended to run r, from position lo on, into the directory. A sparse
+// directory has only those blocks of most runs where an event may continue, so that new blocks of such a run
+// get no entry. A run whose earlier blocks are all listed stays listed whole.
 func (x *Index) listNewBlocks(r runs.ID, lo int) {
 	if !x.runs.WriterState(r).AllListed {
 		return
@@ -244,8 +242,7 @@ func (x *Index) listNewBlocks(r runs.ID, lo int) {
 	}
 }
 
-// unlist removes the blocks of run r from position lo on from the directory, which finds
-// blocks by hash. It runs before these blocks leave the run.
+// unlist removes the blocks of run r from position lo on from the directory, before they leave the run.
 func (x *Index) unlist(r runs.ID, lo int) {
 	s := x.runs.WriterState(r)
 	hashes := x.arena.Hashes(x.runs.Head(r).Storage())
@@ -268,38 +265,4 @@ func (x *Index) growDirectory(n int) {
 	if !x.directory.Fits(n) {
 		x.directory = x.directory.Grown(n, x.mayGrow)
 	}
-}
-
-// Prefetch prepares for prefetchEvents events at once, and for prefetchPerEvent blocks of each. With more, what was
-// loaded first may leave the cache before Apply.
-const prefetchEvents, prefetchPerEvent = 16, 4
-
-// Prefetch loads into the CPU cache what Apply reads for events[i] and the events behind it. The caller calls it before
-// each Apply; it works at the first of every prefetchEvents events. Apply waits for memory at each event, Prefetch
-// once for all. Without a dense directory it does nothing.
-func (x *Index) Prefetch(events []kvevent.RouterEvent, i int) {
-	if len(events) == 1 || i%prefetchEvents != 0 {
-		return
-	}
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if !x.denseDirectory {
-		return
-	}
-	x.upcoming = x.upcoming[:0]
-	last := kv.SequenceHash(0) // stored by the event before, so that Apply does not look for it
-	for end := min(i+prefetchEvents, len(events)); i < end; i++ {
-		e := &events[i]
-		x.upcoming = append(x.upcoming, e.Removed[:min(len(e.Removed), prefetchPerEvent)]...)
-		if e.HasParent && e.Parent != last {
-			x.upcoming = append(x.upcoming, e.Parent)
-		}
-		for _, b := range e.Blocks[:min(len(e.Blocks), prefetchPerEvent)] {
-			x.directory.Prefetch(b.Hash) // Apply enters the block there
-		}
-		if n := len(e.Blocks); n > 0 {
-			last = e.Blocks[n-1].Hash
-		}
-	}
-	x.directory.PrefetchBlocks(x.runs, x.upcoming)
 }

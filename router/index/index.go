@@ -10,6 +10,7 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/router/index/groups"
+	"github.com/blockyard-ai/blockyard/router/index/merge"
 	"github.com/blockyard-ai/blockyard/router/index/runs"
 )
 
@@ -52,11 +53,12 @@ type Index struct {
 	// clockHand is the run that eviction looked at last. Eviction skips protectedRun, which
 	// the current change is about to extend.
 	clockHand, protectedRun runs.ID
-	// removalBatch and named are scratch memory of removeUnordered.
+	// removalBatch, named and guesses are scratch memory of removeUnordered.
 	removalBatch []scattered
 	named        runs.Named
-	// upcoming is scratch memory of Prefetch.
-	upcoming []kv.SequenceHash
+	guesses      []runs.Place
+	// merger is scratch memory of ApplyAll.
+	merger merge.Merger
 	// unmaintained counts blocks of events since the last maintain.
 	unmaintained int
 	// readersStalled is true after a wait for readers has timed out, until those readers
@@ -110,6 +112,40 @@ func (x *Index) Apply(e *kvevent.RouterEvent) error {
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	return x.apply(e)
+}
+
+// ApplyAll is Apply of all events of a message. It merges small events (package merge), so that many of them
+// take less time than one by one. Readers may see removals before stores. It returns the number of refused
+// events, which have no effect, and the last error.
+func (x *Index) ApplyAll(events []kvevent.RouterEvent) (refused int, err error) {
+	for n := 0; len(events) > 0; events = events[n:] {
+		var failed error
+		if n, failed = x.applySome(events); failed != nil {
+			refused, err = refused+n, failed
+		}
+	}
+	return refused, err
+}
+
+// applySome applies leading events together and returns their number. After an error none of them has an effect.
+func (x *Index) applySome(events []kvevent.RouterEvent) (n int, err error) {
+	if err := check(&events[0]); err != nil {
+		return 1, err
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	n = x.merger.Take(events) // these are valid as the first one is
+	for i := range x.merger.Events {
+		if err := x.apply(&x.merger.Events[i]); err != nil { // the owner is unknown, so removals had no effect either
+			return n, err
+		}
+	}
+	return n, nil
+}
+
+// apply is Apply of a valid event. The caller holds x.mu.
+func (x *Index) apply(e *kvevent.RouterEvent) error {
 	switch e.Kind {
 	case kvevent.Cleared:
 		x.clear(e.Owner)
@@ -140,29 +176,6 @@ func (x *Index) Apply(e *kvevent.RouterEvent) error {
 		x.maintain()
 	}
 	return nil
-}
-
-// maintainBlocks is the number of changed blocks from which Apply calls maintain.
-const maintainBlocks = 8
-
-// limboBatch is the number of retired pieces, runs and owners from which maintain checks
-// whether readers still use them.
-const limboBatch = 16
-
-// maintain does a bounded part of the work that earlier changes left behind. Changes
-// call it last. It shrinks runs, fills a directory that becomes dense, sweeps retired
-// owners, frees retired memory and evicts. The caller holds x.mu.
-func (x *Index) maintain() {
-	x.unmaintained = 0
-	x.shrinkSome()
-	x.fillDirectory()
-	if len(x.ownersToSweep) > 0 {
-		x.sweep(sweepRuns)
-	}
-	if x.limbo.len() >= limboBatch {
-		x.freeRetired()
-	}
-	x.evict()
 }
 
 // check reports the first invalid field of an event.

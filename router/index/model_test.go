@@ -108,12 +108,45 @@ func (m *model) member(t *rapid.T, n int, pool uint64, known bool) {
 }
 
 func (m *model) apply(t *rapid.T, events ...kvevent.RouterEvent) {
-	for i := range events {
-		m.x.Prefetch(events, i) // changes nothing
-		if err := m.x.Apply(&events[i]); err != nil {
+	if len(events) == 1 {
+		if err := m.x.Apply(&events[0]); err != nil {
 			t.Fatal(err)
 		}
+	} else if refused, err := m.x.ApplyAll(events); refused > 0 || err != nil {
+		t.Fatalf("%d refused: %v", refused, err)
+	}
+	for i := range events {
 		m.twin.apply(&events[i])
+	}
+}
+
+// message draws small events of one owner or two, as a publisher puts them into a message: of blocks that
+// follow each other or not, and removals of blocks from before and from the message itself.
+func (m *model) message(t *rapid.T) {
+	owners := []kv.Owner{drawModelOwner(t), drawModelOwner(t)}
+	prompt, tier := m.drawPrompt(t), drawTier(t)
+	if len(prompt) == 0 {
+		return
+	}
+	at := drawPlace(t, len(prompt)-1, "start")
+	var events []kvevent.RouterEvent
+	for range rapid.IntRange(2, 40).Draw(t, "events") {
+		o := owners[min(1, rapid.IntRange(0, 20).Draw(t, "which")/20)]
+		n := min(len(prompt)-at, rapid.SampledFrom([]int{1, 1, 1, 2, 40}).Draw(t, "blocks"))
+		switch kind := rapid.IntRange(0, 9).Draw(t, "kind"); {
+		case kind < 5:
+			events = append(events, stored(o, tier, prompt, at, at+n))
+			at = min(at+n, len(prompt)-1)
+		case kind < 7:
+			events = append(events, removed(o, tier, prompt, at, at+n))
+		case kind < 9:
+			at = drawPlace(t, len(prompt)-1, "next")
+		default:
+			tier = drawTier(t)
+		}
+	}
+	if len(events) > 1 {
+		m.apply(t, events...)
 	}
 }
 
@@ -276,6 +309,8 @@ func (m *model) actions() map[string]func(*rapid.T) {
 		"remove":     m.remove,
 		"evict":      m.remove,
 		"replace":    m.replace,
+		"message":    m.message,
+		"messages":   m.message,
 		"clear": func(t *rapid.T) {
 			m.apply(t, cleared(drawModelOwner(t)))
 		},

@@ -2,6 +2,26 @@ package index
 
 import "github.com/blockyard-ai/blockyard/router/index/runs"
 
+// maintainBlocks is the number of changed blocks from which Apply calls maintain. limboBatch is the number of
+// retired pieces, runs and owners from which maintain checks whether readers still use them.
+const maintainBlocks, limboBatch = 8, 16
+
+// maintain does a bounded part of the work that earlier changes left behind. Changes
+// call it last. It shrinks runs, fills a directory that becomes dense, sweeps retired
+// owners, frees retired memory and evicts. The caller holds x.mu.
+func (x *Index) maintain() {
+	x.unmaintained = 0
+	x.shrinkSome()
+	x.fillDirectory()
+	if len(x.ownersToSweep) > 0 {
+		x.sweep(sweepRuns)
+	}
+	if x.limbo.len() >= limboBatch {
+		x.freeRetired()
+	}
+	x.evict()
+}
+
 // sweepRuns is the number of runs of retired owners that each change sweeps.
 const sweepRuns = 4
 

@@ -117,21 +117,24 @@ func (x *Index) removeNamed(o *owner, t kv.Tier, hashes []kv.SequenceHash, next 
 	} else {
 		x.listHint(next) // a later event may continue there after all
 	}
-	if x.denseDirectory { // so that the cache misses of all look-ups overlap
-		for i, h := range hashes {
-			if n.Open(i) {
-				x.directory.Prefetch(h)
-			}
-		}
+	if n.Left() > 0 {
+		x.guesses = x.directory.Guess(x.runs, hashes, x.guesses[:0])
 	}
 	// A sparse directory has few blocks, of which one leads to the others. So all hashes are looked
 	// up before the first scan.
 	for i, h := range hashes {
-		if n.Open(i) {
-			if p, ok := x.lookup(o, h); ok {
-				n.Close(i)
-				x.collectNamed(p)
-			}
+		if !n.Open(i) {
+			continue
+		}
+		p, ok := x.guesses[i], true
+		if !x.runs.HasHash(p, h) {
+			p, ok = x.lookup(o, h)
+		} else if x.denseDirectory {
+			x.countSavedScan(o, p, true)
+		}
+		if ok {
+			n.Close(i)
+			x.collectNamed(p)
 		}
 	}
 	for i, h := range hashes {

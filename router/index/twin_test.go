@@ -275,11 +275,8 @@ func newIndex(t testing.TB, o index.Options) *index.Index {
 
 func apply(t testing.TB, x *index.Index, events ...kvevent.RouterEvent) {
 	t.Helper()
-	for i := range events {
-		x.Prefetch(events, i)
-		if err := x.Apply(&events[i]); err != nil {
-			t.Fatal(err)
-		}
+	if _, err := x.ApplyAll(events); err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -119,25 +119,29 @@ func (d *Directory) Lookup(t *Tree, h kv.SequenceHash) (p Place, ok bool) {
 // Prefetch loads the slot where the search for h begins into the cache.
 func (d *Directory) Prefetch(h kv.SequenceHash) { prefetchSlot(&d.slots[d.home(Mix(h))]) }
 
-// PrefetchBlocks loads into the cache what a look-up and a change of the blocks of t with these hashes read. Each
-// step needs what the step before has asked for, so that the waits of all blocks overlap.
-func (d *Directory) PrefetchBlocks(t *Tree, hashes []kv.SequenceHash) {
+// Guess appends to places, for each hash, the place that Lookup most likely returns, None for a hash that the
+// directory does not have. Callers check places with HasHash. Guess loads into the cache what the check and a change
+// of these blocks of t read. Each step needs what the step before has asked for, so that the waits of all blocks overlap.
+func (d *Directory) Guess(t *Tree, hashes []kv.SequenceHash, places []Place) []Place {
 	for _, h := range hashes {
 		d.Prefetch(h)
 	}
 	for _, h := range hashes {
-		if p := d.guess(h); p.Run != None {
+		p := d.guess(h)
+		places = append(places, p)
+		if p.Run != None {
 			t.prefetchRun(p.Run)
 		}
 	}
-	for _, h := range hashes {
-		if p := d.guess(h); p.Run != None {
+	for _, p := range places {
+		if p.Run != None {
 			t.prefetchHashes(p)
 		}
 	}
+	return places
 }
 
-// guess returns the place that Lookup of h most likely returns, without a look at the block.
+// guess returns the place of the first slot with the fingerprint of h, without a look at the block.
 func (d *Directory) guess(h kv.SequenceHash) Place {
 	mixed := Mix(h)
 	for i := d.home(mixed); d.slots[i] != 0; i = d.after(i) {
@@ -225,6 +229,8 @@ type Named struct {
 	// the hash is taken.
 	slots [2 * MaxNamed]uint16
 	open  [MaxNamed]bool
+	// left is the number of open hashes.
+	left int
 	// shift brings a mixed hash down to its home slot.
 	shift uint
 }
@@ -239,6 +245,7 @@ func (n *Named) Fill(hashes []kv.SequenceHash, twice func(h kv.SequenceHash)) {
 	log := bits.Len(uint(2*len(hashes) - 1))
 	n.shift = uint(64 - log)
 	clear(n.slots[:1<<log])
+	n.left = 0
 	for i, h := range hashes {
 		at, found := n.slot(h)
 		n.open[i] = !found
@@ -247,6 +254,7 @@ func (n *Named) Fill(hashes []kv.SequenceHash, twice func(h kv.SequenceHash)) {
 			continue
 		}
 		n.slots[at] = uint16(i + 1)
+		n.left++
 	}
 }
 
@@ -270,14 +278,22 @@ func (n *Named) Take(h kv.SequenceHash) bool {
 	if !found {
 		return false
 	}
-	i := n.slots[at] - 1
+	i := int(n.slots[at] - 1)
 	was := n.open[i]
-	n.open[i] = false
+	n.Close(i)
 	return was
 }
 
 // Open reports whether hash number i was not taken yet.
 func (n *Named) Open(i int) bool { return n.open[i] }
 
+// Left returns the number of hashes that were not taken yet.
+func (n *Named) Left() int { return n.left }
+
 // Close takes hash number i out of the set.
-func (n *Named) Close(i int) { n.open[i] = false }
+func (n *Named) Close(i int) {
+	if n.open[i] {
+		n.open[i] = false
+		n.left--
+	}
+}
