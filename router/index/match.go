@@ -144,8 +144,8 @@ func (x *Index) walk(c *coverage, prompt []kv.LocalHash) bool {
 		return true
 	}
 	// These loads overlap with the first look-up. Most prompts with a match have a match of this length.
-	prefetched := min(2*runs.MaxBlocks, len(prompt))
-	runs.Prefetch(prompt[:prefetched])
+	loaded := min(2*runs.MaxBlocks, len(prompt))
+	runs.Prefetch(prompt[:loaded])
 	first := x.runs.Child(runs.At(runs.Root, 0), prompt[0])
 	if first == runs.None {
 		return true
@@ -153,15 +153,17 @@ func (x *Index) walk(c *coverage, prompt []kv.LocalHash) bool {
 	var visits [2]visit // used by turns
 	current, next := &visits[0], &visits[1]
 	current.begin(x, first)
-	// matched counts the blocks of the prompt before the current run. prefetched counts
-	// the blocks of the prompt that are loaded into the cache.
+	// matched counts the blocks of the prompt before the current run. loaded counts the
+	// blocks of the prompt that are in the cache or on the way there.
 	for matched := 0; ; current, next = next, current {
-		next.run = runs.None
+		next.run, next.locals = runs.None, nil
+		ahead := loaded
 		if matched > 0 {
-			x.prefetchNext(current, next)
-			prefetched = prefetchPrompt(prompt, matched, prefetched)
+			x.guessNext(current, next)
+			ahead = max(loaded, min(matched+aheadBlocks, len(prompt)))
 		}
-		n := runs.CommonPrefix(current.locals, prompt[matched:])
+		n := runs.CommonPrefix(current.locals, prompt[matched:], prompt[loaded:ahead], next.locals)
+		loaded = ahead
 		if n == 0 {
 			return true
 		}
@@ -178,7 +180,7 @@ func (x *Index) walk(c *coverage, prompt []kv.LocalHash) bool {
 		}
 		last := runs.At(current.run, n-1)
 		guessed := next.run != runs.None && n == current.store.Blocks() && next.follows(last, prompt[matched])
-		if !guessed { // look the run up that prefetchNext did not guess
+		if !guessed { // look the run up that guessNext did not guess
 			next.run = x.runs.Child(last, prompt[matched])
 			if next.run != runs.None {
 				next.begin(x, next.run)
@@ -193,36 +195,22 @@ func (x *Index) walk(c *coverage, prompt []kv.LocalHash) bool {
 	}
 }
 
-// prefetchNext guesses the run that follows current, and makes next a visit of that run.
-// Without a guess it leaves next unchanged. prefetchNext loads the guessed run, and the head
-// of the run after it, into the CPU cache while walk still compares current.
-func (x *Index) prefetchNext(current, next *visit) {
+// guessNext guesses the run that follows current, and makes next a visit of that run. Without a guess it leaves next
+// unchanged. It loads the head of the run after the guessed one into the CPU cache.
+func (x *Index) guessNext(current, next *visit) {
 	guess := runs.ID(current.head.NextGuess.Load())
 	if guess == runs.None {
 		return
 	}
 	next.begin(x, guess)
-	runs.Prefetch(next.locals)
 	if after := runs.ID(next.head.NextGuess.Load()); after != runs.None {
 		runs.PrefetchHead(x.runs.Head(after))
 	}
 }
 
-// prefetchBlocks is the number of blocks of a prompt that are loaded into the cache
-// before the walk compares them. More blocks hide more of the memory's latency. Fewer
-// blocks waste less when the walk ends.
-const prefetchBlocks = 5 * runs.MaxBlocks
-
-// prefetchPrompt loads the prompt's hashes that walk compares next into the CPU cache. walk
-// has compared the first matched blocks, and the first prefetched blocks are in the cache
-// already. prefetchPrompt returns the new number of prefetched blocks.
-func prefetchPrompt(prompt []runs.Word, matched, prefetched int) int {
-	upTo := min(matched+prefetchBlocks, len(prompt))
-	if prefetched < upTo {
-		runs.Prefetch(prompt[prefetched:upTo])
-	}
-	return upTo
-}
+// aheadBlocks is the number of blocks of a prompt that are loaded into the cache before the walk compares them. More
+// blocks hide more of the memory's latency. Fewer blocks waste less when the walk ends.
+const aheadBlocks = 5 * runs.MaxBlocks
 
 // addEntries adds the entries of the current run, which say who holds which of its blocks,
 // to c. head has the first entries, and overflow the list of nodes with the others. Entries

@@ -178,3 +178,31 @@ func wantTags(t *rapid.T, a *Arena) {
 		t.Fatalf("%d units are free, counted %d", free, a.idle)
 	}
 }
+
+// TestCommonPrefix: runs are compared to their first difference, with what is loaded meanwhile and without.
+func TestCommonPrefix(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		words := make([]Word, rapid.SampledFrom([]int{0, 1, 15, 16, 100, MaxBlocks - 1, MaxBlocks}).Draw(t, "words"))
+		for i := range words {
+			words[i] = Word(i * i)
+		}
+		other := append(slices.Clone(words), make([]Word, rapid.IntRange(0, 200).Draw(t, "more"))...)
+		other = other[:rapid.IntRange(0, len(other)).Draw(t, "other")]
+		want := min(len(words), len(other))
+		if at := rapid.IntRange(0, 200).Draw(t, "differs"); at < want {
+			other[at] ^= 1 << rapid.IntRange(0, 63).Draw(t, "bit")
+			want = at
+		}
+		ahead := make([]Word, rapid.SampledFrom([]int{0, 1, MaxBlocks, 5 * MaxBlocks}).Draw(t, "ahead"))
+		next := make([]Word, rapid.SampledFrom([]int{0, 1, MaxBlocks}).Draw(t, "next"))
+		if got := CommonPrefix(words, other, ahead, next); got != want {
+			t.Fatalf("%d of %d and %d words, want %d", got, len(words), len(other), want)
+		}
+		if len(words) < MaxBlocks || len(other) < MaxBlocks {
+			return
+		}
+		if got := equalRunInTurn((*[MaxBlocks]Word)(words), (*[MaxBlocks]Word)(other), ahead, next); got != (want == MaxBlocks) {
+			t.Fatalf("equal without AVX2: %v, want %d common words", got, want)
+		}
+	})
+}

@@ -35,15 +35,24 @@ func IndexOf(hashes []Word, h Word) int {
 	return -1
 }
 
-// CommonPrefix returns the number of leading words that a and b share.
-func CommonPrefix(a, b []Word) int {
-	n := min(len(a), len(b))
-	i := 0
-	// Go compares arrays as memory. A whole run in one comparison is the usual case.
-	if n == MaxBlocks && *(*[MaxBlocks]Word)(a) == *(*[MaxBlocks]Word)(b) {
-		return n
+// CommonPrefix returns the number of leading words that a and b share. a has at most MaxBlocks words. Meanwhile it loads
+// ahead and next, which the caller reads later, into the cache. Both may be empty.
+func CommonPrefix(a, b, ahead, next []Word) int {
+	if more := len(ahead) - MaxBlocks; more > 0 {
+		Prefetch(ahead[:more])
+		ahead = ahead[more:]
 	}
-	for ; i+16 <= n; i += 16 { // then 16 words in one comparison
+	n := min(len(a), len(b))
+	if n == MaxBlocks { // a whole run in one comparison is the usual case
+		if equalRun((*[MaxBlocks]Word)(a), (*[MaxBlocks]Word)(b), ahead, next) {
+			return n
+		}
+	} else {
+		Prefetch(ahead)
+		Prefetch(next)
+	}
+	i := 0
+	for ; i+16 <= n; i += 16 { // Go compares arrays as memory
 		if *(*[16]Word)(a[i:]) != *(*[16]Word)(b[i:]) {
 			break
 		}
@@ -54,4 +63,11 @@ func CommonPrefix(a, b []Word) int {
 		}
 	}
 	return n
+}
+
+// equalRunInTurn is equalRun that loads first and compares then.
+func equalRunInTurn(a, b *[MaxBlocks]Word, ahead, next []Word) bool {
+	Prefetch(ahead)
+	Prefetch(next)
+	return *a == *b
 }
