@@ -229,8 +229,6 @@ type Named struct {
 	// the hash is taken.
 	slots [2 * MaxNamed]uint16
 	open  [MaxNamed]bool
-	// left is the number of open hashes.
-	left int
 	// shift brings a mixed hash down to its home slot.
 	shift uint
 }
@@ -245,7 +243,6 @@ func (n *Named) Fill(hashes []kv.SequenceHash, twice func(h kv.SequenceHash)) {
 	log := bits.Len(uint(2*len(hashes) - 1))
 	n.shift = uint(64 - log)
 	clear(n.slots[:1<<log])
-	n.left = 0
 	for i, h := range hashes {
 		at, found := n.slot(h)
 		n.open[i] = !found
@@ -254,7 +251,6 @@ func (n *Named) Fill(hashes []kv.SequenceHash, twice func(h kv.SequenceHash)) {
 			continue
 		}
 		n.slots[at] = uint16(i + 1)
-		n.left++
 	}
 }
 
@@ -287,13 +283,5 @@ func (n *Named) Take(h kv.SequenceHash) bool {
 // Open reports whether hash number i was not taken yet.
 func (n *Named) Open(i int) bool { return n.open[i] }
 
-// Left returns the number of hashes that were not taken yet.
-func (n *Named) Left() int { return n.left }
-
 // Close takes hash number i out of the set.
-func (n *Named) Close(i int) {
-	if n.open[i] {
-		n.open[i] = false
-		n.left--
-	}
-}
+func (n *Named) Close(i int) { n.open[i] = false }
