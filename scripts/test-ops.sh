@@ -44,6 +44,7 @@ cases() { grep -cE "^ *--- $1: " "$log" || true; }
 BLOCKYARD_TEST_CHROMIUM=$(scripts/chromium-env.sh)
 BLOCKYARD_TEST_PREVIOUS=$(scripts/previous.sh "${REF:-}")
 export BLOCKYARD_TEST_CHROMIUM BLOCKYARD_TEST_PREVIOUS
+go build -o bin/nats-server github.com/nats-io/nats-server/v2
 run 'reload' . -run 'Reload|SIGHUP|TokensAreReadAgain' ./internal/command ./internal/command/process ./internal/control
 run 'admin, manual pages, completion' . -run 'Admin|Manual|Script' ./internal/command ./internal/command/completion
 run 'doctor' . ./internal/command/doctor

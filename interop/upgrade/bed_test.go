@@ -46,7 +46,13 @@ type bed struct {
 // named. It fails when both programs have the same version.
 func newBed(t *testing.T) *bed {
 	t.Helper()
-	b := &bed{t: t, ctx: t.Context(), runs: make(map[version]*cluster.Cluster)}
+	dirs := newDirs(t)
+	return newBedAt(t, dirs, "")
+}
+
+// newDirs returns directories for the processes of a bed, until the end of the test.
+func newDirs(t *testing.T) *cluster.Dirs {
+	t.Helper()
 	dirs, err := cluster.MakeDirs("upgrade", "", "", 64<<20)
 	if err != nil {
 		t.Fatal(err)
@@ -56,6 +62,14 @@ func newBed(t *testing.T) *bed {
 			t.Error(err)
 		}
 	})
+	return dirs
+}
+
+// newBedAt returns a bed like newBed in directories of the caller. Agents publish to the NATS server with
+// the URL nats, and routers read from there; an empty nats is no server.
+func newBedAt(t *testing.T, dirs *cluster.Dirs, nats string) *bed {
+	t.Helper()
+	b := &bed{t: t, ctx: t.Context(), runs: make(map[version]*cluster.Cluster)}
 	versions := make(map[version]string)
 	for v, variable := range map[version]string{this: "BLOCKYARD_BIN", previous: "BLOCKYARD_TEST_PREVIOUS"} {
 		dir := os.Getenv(variable)
@@ -63,7 +77,7 @@ func newBed(t *testing.T) *bed {
 			t.Skipf("%s names no programs: make test-ops", variable)
 		}
 		versions[v] = programVersion(t, filepath.Join(dir, "blockyard"))
-		c := cluster.New(cluster.Options{Dirs: dirs, Name: "upgrade",
+		c := cluster.New(cluster.Options{Dirs: dirs, Name: "upgrade", NATSURL: nats,
 			Programs: cluster.Programs{Product: filepath.Join(dir, "blockyard"), Lab: filepath.Join(dir, "blockyard-lab")}})
 		b.runs[v] = c
 		t.Cleanup(func() {
