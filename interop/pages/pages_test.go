@@ -8,7 +8,9 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -60,11 +62,29 @@ type step struct {
 	shown    []string
 }
 
-// steps returns the steps of a page. A block without a language has the lines of the step right before it. Blocks that
-// fetch and build are not steps: the test has the programs.
+// notRun is the line of a page right before a block of commands that is not run, with the reason.
+const notRun = "<!-- not run: "
+
+// runHere is the line of a page whose commands this package runs.
+const runHere = "<!-- interop/pages runs these commands -->"
+
+// writeExamples writes each block of YAML that begins with the path of a file in a directory of the test to that file.
+func writeExamples(t *testing.T, page string) {
+	t.Helper()
+	for _, m := range regexp.MustCompile("(?m)^```yaml\n# (/\\S+\\.yaml)\n((?s:.*?))^```").FindAllStringSubmatch(page, -1) {
+		if !strings.HasPrefix(m[1], os.TempDir()) {
+			t.Errorf("%s is no file of the test: replace its directory", m[1])
+		} else if err := os.WriteFile(m[1], []byte("# "+m[1]+"\n"+m[2]), 0o600); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// steps returns the steps of a page. A block without a language has the lines of the step right before it. A block below
+// a line notRun is no step.
 func steps(page string) (found []step) {
 	var open *step
-	language, after := "", false
+	language, after, left := "", false, false
 	for i, line := range strings.Split(page, "\n") {
 		fence, isFence := strings.CutPrefix(line, "```")
 		switch {
@@ -73,19 +93,19 @@ func steps(page string) (found []step) {
 		case isFence && open == nil:
 			open, language = &step{}, fence
 		case isFence:
-			if language == "sh" && !strings.HasPrefix(open.commands, "git clone") && open.commands != "make build\n" {
+			if language == "sh" && !left {
 				found = append(found, *open)
 			} else if (language == "" || language == "text") && after && len(found) > 0 {
 				found[len(found)-1].shown = open.shown
 			}
-			after = language == "sh"
-			open = nil
+			after = language == "sh" && !left
+			open, left = nil, false
 		case open != nil && language == "sh":
 			open.commands += line + "\n"
 		case open != nil:
 			open.shown = append(open.shown, line)
 		case strings.TrimSpace(line) != "":
-			after = false // the next block is about something else
+			after, left = false, strings.HasPrefix(line, notRun) // the next block is about something else
 		}
 	}
 	return found
@@ -98,9 +118,8 @@ type reading struct {
 	replaced map[string]string
 	// first runs before the page. before runs ahead of each step.
 	first, before string
-	// others matches steps that are not run here. unlike matches steps in another state than the page tells of: they must
-	// succeed, and their lines are not compared.
-	others, unlike string
+	// unlike matches steps in another state than the page tells of: they must succeed, and their lines are not compared.
+	unlike string
 }
 
 // run runs the steps of a page.
@@ -111,7 +130,7 @@ func run(t *testing.T, r reading) {
 		t.Fatal(err)
 	}
 	for old := range r.replaced {
-		if !strings.Contains(string(text), old) {
+		if !strings.Contains(string(text)+r.first, old) {
 			t.Fatalf("docs/%s does not name %s", r.page, old)
 		}
 	}
@@ -124,20 +143,18 @@ func run(t *testing.T, r reading) {
 	}
 	shell := start(t)
 	shell.step(t, step{commands: here(r.first)})
-	before, done := here(r.before), 0
-	for _, s := range steps(here(string(text))) {
-		if r.others != "" && regexp.MustCompile(r.others).MatchString(s.commands) {
-			continue
-		}
-		done++
+	writeExamples(t, here(string(text)))
+	before := here(r.before)
+	all := steps(here(string(text)))
+	if len(all) == 0 || !strings.Contains(string(text), runHere) {
+		t.Errorf("docs/%s has %d steps, want one or more, and the line %s", r.page, len(all), runHere)
+	}
+	for _, s := range all {
 		if r.unlike != "" && regexp.MustCompile(r.unlike).MatchString(s.commands) {
 			s.shown = nil
 		}
 		s.commands = before + "\n" + s.commands
 		shell.step(t, s)
-	}
-	if done < 5 {
-		t.Errorf("docs/%s: %d blocks of commands were run, want 5 or more", r.page, done)
 	}
 }
 
@@ -215,9 +232,13 @@ func start(t *testing.T) *terminal {
 // environment is that of a new user: the settings of the test are none of the page's.
 func environment(t *testing.T) []string {
 	t.Helper()
-	environ := []string{"HOME=" + t.TempDir(), "COLUMNS=100"}
+	bin, err := filepath.Abs("../../bin")
+	if err != nil {
+		t.Fatal(err)
+	}
+	environ := []string{"HOME=" + t.TempDir(), "COLUMNS=100", "PATH=" + bin + ":" + os.Getenv("PATH")}
 	for _, e := range os.Environ() {
-		if name, _, _ := strings.Cut(e, "="); !strings.HasPrefix(name, "BLOCKYARD_") && name != "HOME" && name != "COLUMNS" {
+		if name, _, _ := strings.Cut(e, "="); !strings.HasPrefix(name, "BLOCKYARD_") && !slices.Contains([]string{"HOME", "COLUMNS", "PATH"}, name) {
 			environ = append(environ, e)
 		}
 	}
@@ -335,8 +356,8 @@ func TestLacking(t *testing.T) {
 }
 
 func TestSteps(t *testing.T) {
-	got := steps("# x\n```sh\na\n```\n\n```\nb\nc\n```\n```json\n{}\n```\n```sh\ngit clone x\n```\n```sh\nmake build\n```\n```sh\nd\n```\ntext\n```\ne\n```\n")
-	want := []step{{2, "a\n", []string{"b", "c"}}, {19, "d\n", nil}}
+	got := steps("# x\n```sh\na\n```\n\n```\nb\nc\n```\n```json\n{}\n```\n<!-- not run: needs x -->\n\n```sh\nx\n```\n```\ny\n```\n```sh\nd\n```\ntext\n```\ne\n```\n")
+	want := []step{{2, "a\n", []string{"b", "c"}}, {21, "d\n", nil}}
 	if fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("%v, want %v", got, want)
 	}

@@ -8,13 +8,21 @@ import (
 )
 
 // yard returns commands that start an agent with both tiers, an engine for each worker id and a router where the pages
-// expect them. host is a directory in memory, flags are the router's.
-func yard(host, flags, model string, workers ...string) string {
+// expect them, and a function that has "blockyard admin" ask this agent. host is a directory in memory, agent and router
+// are flags.
+func yard(host, agent, router, model string, workers ...string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, `
 export BLOCKYARD_HOST_DIR=%s BLOCKYARD_SOCKET=/run/blockyard/agent.sock
-bin/blockyard agent --node node-1 --host-size 256MiB --disk-dir /run/blockyard/disk --disk-size 256MiB --admin 127.0.0.1:9400 2> /run/blockyard/agent.log &
-`, host)
+blockyard() {
+	case "$*" in
+	*--control*) command blockyard "$@" ;;
+	admin*) command blockyard "$@" --control $BLOCKYARD_SOCKET.control ;;
+	*) command blockyard "$@" ;;
+	esac
+}
+bin/blockyard agent %s --node node-1 --host-size 256MiB --disk-dir /run/blockyard/disk --disk-size 256MiB --admin 127.0.0.1:9400 2> /run/blockyard/agent.log &
+`, host, agent)
 	for i, worker := range workers {
 		fmt.Fprintf(&b, `
 bin/blockyard-lab sim-engine --worker-id %[1]s --model %[2]s --agent-socket $BLOCKYARD_SOCKET --http 127.0.0.1:810%[3]d 2> /run/blockyard/engine-%[3]d.log &
@@ -26,7 +34,7 @@ bin/blockyard router %s --agents http://127.0.0.1:9400 --http 127.0.0.1:8090 --c
 CONTROL="curl -s --unix-socket /run/blockyard/router-8090.sock http://localhost"
 until [ "$(curl -s 127.0.0.1:8090/v1/workers | grep -o '"quality":"exact"' | wc -l)" = %d ]; do sleep 0.1; done
 PROMPT=$(seq -s, 1 160)
-`, flags, len(workers))
+`, router, len(workers))
 	return b.String()
 }
 
@@ -49,20 +57,31 @@ func TestPagesBesideAYard(t *testing.T) {
 	}
 	for _, c := range []struct {
 		reading
-		flags, model string
-		workers      []string
+		agent, router, model string
+		workers              []string
 	}{
-		{reading{page: "route.md", before: lost, others: `^bin/`}, "", "m", []string{"1", "2"}},
-		{reading{
-			page: "router-api.md", before: served, others: `^(nats|blockyard) |record_routing_decision`,
-			unlike: `output_block`, // of a request that has ended
-		}, "--score weights", "m", []string{"7"}},
-		{reading{page: "operations.md", before: served, others: `^blockyard `}, "", "llama", []string{"1", "2"}},
+		{reading{page: "route.md", before: lost}, "", "", "m", []string{"1", "2"}},
+		{reading{page: "router-api.md", before: served, unlike: `output_block`}, "", "--score weights", "m", []string{"7"}}, // of a request that has ended
+		{reading{page: "operations.md", before: served}, "", "", "llama", []string{"1", "2"}},
+		{reading{page: "watch.md", before: served, unlike: `.`}, "", "", "m", []string{"1", "2"}},
+		{reading{page: "fix.md", before: served, unlike: `.`}, "", "", "m", []string{"1", "2"}},
+		{reading{page: "deploy.md", before: served}, "", "", "m", []string{"1", "2"}},
+		{reading{page: "events-http.md", before: served}, "", "", "m", []string{"1"}},
 	} {
 		t.Run(c.page, func(t *testing.T) {
-			c.first = yard(memoryDir(t), c.flags, c.model, c.workers...)
+			c.first = yard(memoryDir(t), c.agent, c.router, c.model, c.workers...)
 			c.replaced = map[string]string{"/run/blockyard": t.TempDir()}
 			run(t, c.reading)
 		})
 	}
+}
+
+// TestConfigurationPage: the commands of docs/config.md read the file that the page shows.
+func TestConfigurationPage(t *testing.T) {
+	if os.Getenv("BLOCKYARD_BIN") == "" {
+		t.Skip("BLOCKYARD_BIN is not set: make test-ops")
+	}
+	run(t, reading{page: "config.md", replaced: map[string]string{
+		"/etc/blockyard": t.TempDir(), "/etc/bash_completion.d": t.TempDir(), "/usr/local/share/man/man1": t.TempDir(),
+	}})
 }

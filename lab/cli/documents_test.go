@@ -21,8 +21,8 @@ const repository = "../.."
 // otherPrograms are the programs of documents whose arguments are not looked at here.
 func otherPrograms() []string {
 	return []string{
-		"cd", "cut", "exec", "export", "grep", "head", "install", "jobs", "jq", "kill", "man", "mkdir", "openssl", "pip", "printf", "python",
-		"rm", "seq", "sha256sum", "shred", "sleep", "source", "sudo", "systemctl", "systemd-sysusers", "umask", "wait", "xxd",
+		"cd", "cut", "echo", "exec", "export", "grep", "head", "install", "jobs", "jq", "kill", "man", "mkdir", "od", "openssl", "pip", "printf", "python",
+		"rm", "seq", "sha256sum", "shred", "sleep", "source", "sudo", "systemctl", "systemd-sysusers", "umask", "wait",
 		"docker", "envoy", "git", "helm", "kubectl", "nats", "valgrind", "vllm",
 		"curl", "$CONTROL/v1/", "$CONTROL/busy_threshold",
 	}
@@ -31,7 +31,17 @@ func otherPrograms() []string {
 // fenced is one fenced block of a document.
 type fenced struct {
 	where, language, text string
+	// notRun is why no test runs the commands. isRun is true when interop/pages runs them.
+	notRun string
+	isRun  bool
 }
+
+// A document says right before a block of commands that the block is not run, and why. A page whose other blocks
+// interop/pages runs says so.
+var (
+	notRun = regexp.MustCompile(`^<!-- not run: ((?:needs|changes|stays in|the test has) .*) -->$`)
+	isRun  = "<!-- interop/pages runs these commands -->"
+)
 
 // fencedBlocks returns the fenced blocks of every document, without build output and hidden directories.
 func fencedBlocks(t *testing.T) (blocks []fenced) {
@@ -52,15 +62,23 @@ func fencedBlocks(t *testing.T) (blocks []fenced) {
 			return err
 		}
 		var open *fenced
+		run, why := strings.Contains(string(text), isRun), ""
 		for i, line := range strings.Split(string(text), "\n") {
 			language, fence := strings.CutPrefix(strings.TrimSpace(line), "```")
 			switch {
 			case !fence && open != nil:
 				open.text += line + "\n"
 			case fence && open == nil:
-				open = &fenced{where: fmt.Sprintf("%s:%d", name, i+1), language: language}
+				open = &fenced{where: fmt.Sprintf("%s:%d", name, i+1), language: language, notRun: why, isRun: run && why == ""}
+				why = ""
 			case fence:
 				blocks, open = append(blocks, *open), nil
+			case notRun.MatchString(line):
+				why = notRun.FindStringSubmatch(line)[1]
+			case strings.HasPrefix(line, "<!-- not run"):
+				return fmt.Errorf("%s:%d: %s: want %s", name, i+1, line, notRun)
+			case why != "" && strings.TrimSpace(line) != "":
+				return fmt.Errorf("%s:%d: a block of commands must follow the line %q", name, i, why)
 			}
 		}
 		return nil
@@ -69,6 +87,42 @@ func fencedBlocks(t *testing.T) (blocks []fenced) {
 		t.Fatal(err)
 	}
 	return blocks
+}
+
+// TestDocumentedCommandsAreRun: each block of commands is run by interop/pages, or has commands of ours alone, which
+// TestDocumentedCommandsAreTaken parses, or a line above it says why it is not run.
+func TestDocumentedCommandsAreRun(t *testing.T) {
+	run, parsed, left := 0, 0, 0
+	for _, b := range fencedBlocks(t) {
+		if b.language != "sh" {
+			if b.notRun != "" {
+				t.Errorf("%s: is no block of commands, and is marked as not run", b.where)
+			}
+			continue
+		}
+		commands, err := shellCommands(b.text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		others := slices.ContainsFunc(commands, func(c shellCommand) bool {
+			name := c.words[0]
+			return !ours.MatchString(name) && name != "make" && name != "go" && !strings.HasPrefix(name, "scripts/")
+		})
+		switch {
+		case b.isRun:
+			run++
+		case b.notRun != "":
+			left++
+		case !others:
+			parsed++
+		default:
+			t.Errorf("%s: no test runs these commands: have interop/pages run them, or say why not in a line <!-- not run: needs … --> above", b.where)
+		}
+	}
+	t.Logf("%d blocks are run, %d are parsed, %d say why they are not run", run, parsed, left)
+	if run < 40 {
+		t.Errorf("%d blocks are run, want 40 or more: are the pages found?", run)
+	}
 }
 
 // TestDocumentedCommandsAreTaken: the programs take each command of a block "sh" in README.md, docs and
