@@ -119,7 +119,7 @@ test-envoy: build ## Test the endpoint picker behind a real Envoy, installed on 
 test-ops: build ## Test what operators use: reload, doctor, upgrades, deploy/, the web console in Chromium: make test-ops REF=v0.1.0
 	@REF="$(REF)" scripts/test-ops.sh $(ARGS)
 
-deploy-check: build ## Check deploy/: chart, manifests, dashboards, alerts, Compose file, units; downloads Go modules on first use
+deploy-check: build ## Check deploy/: chart, manifests, dashboards, alerts, Compose file, units, image; downloads Go modules on first use
 	@scripts/deploy-check.sh $(ARGS)
 
 docs: ## Build the documentation site in site/ with Sphinx, installed on first use; broken links fail

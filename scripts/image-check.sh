@@ -75,6 +75,7 @@ b build --quiet --isolation chroot --pull-never --layers=false --tag "$image" \
 	--volume "$(go env GOMODCACHE):/go/pkg/mod" --volume "$(go env GOCACHE):/root/.cache/go-build" . >/dev/null
 container=$(b from --pull-never "$image")
 # A network and a /dev/shm of 64 MB of its own, as a container has.
-b_run="buildah --storage-driver vfs --root $storage/root --runroot $storage/run run --isolation chroot $container -- bash -s"
-unshare --net --mount bash -c "ip link set lo up && mount -t tmpfs -o size=64m tmpfs /dev/shm && $b_run" <scripts/image-run.sh
+# shellcheck disable=SC2016 # the inner bash has the arguments
+unshare --net --mount bash -c 'ip link set lo up && mount -t tmpfs -o size=64m tmpfs /dev/shm && exec "$@"' - \
+	buildah --storage-driver vfs --root "$storage/root" --runroot "$storage/run" run --isolation chroot "$container" -- bash -s <scripts/image-run.sh
 echo "ok    the image: built by buildah from $from, and run"
