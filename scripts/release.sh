@@ -14,7 +14,8 @@
 #
 # A foreign platform needs a C compiler and libzmq for it (Debian:
 # gcc-aarch64-linux-gnu and libzmq3-dev:arm64). Without them, the script names the
-# platform and ends before it builds anything; with --allow-skip it leaves the platform out.
+# platform and ends before it builds anything; with --allow-skip it leaves the platform out. With qemu-user-static
+# it also starts the foreign binary.
 #
 # The same commit, toolchain and libzmq give the same archives.
 set -euo pipefail
@@ -62,11 +63,31 @@ toolchain() {
 	fi
 }
 
+# runs ARCH PROGRAM checks that a program starts and shows the version. A foreign one needs qemu-user-static.
+runs() {
+	local emulator=()
+	if [ "$1" != "$(go env GOHOSTARCH)" ]; then
+		case $1 in
+		amd64) emulator=(qemu-x86_64-static) ;;
+		arm64) emulator=(qemu-aarch64-static) ;;
+		esac
+		if ! command -v "${emulator[0]}" >/dev/null; then
+			echo "note  linux/$1: built and not run: no ${emulator[0]}"
+			return
+		fi
+	fi
+	"${emulator[@]}" "$2" version | grep -qF "$version" || {
+		echo "release.sh: linux/$1: $2 does not show the version $version" >&2
+		return 1
+	}
+}
+
 # archive ARCH builds the binaries and packs them.
 archive() {
 	local name=blockyard-$version-linux-$1
 	mkdir "$out/$name"
 	GOOS=linux GOARCH=$1 go build -ldflags "-s -w -X main.version=$version" -o "$out/$name/" ./cmd/blockyard ./cmd/blockyard-lab
+	runs "$1" "$out/$name/blockyard"
 	"$scratch/sbom" -version "$version" "$out/$name/blockyard" >"$out/$name.cdx.json"
 	"$scratch/sbom" -version "$version" "$out/$name/blockyard-lab" >"$out/blockyard-lab-$version-linux-$1.cdx.json"
 	cp -r LICENSE CHANGELOG.md "$scratch/man" "$scratch/completions" "$out/$name/"

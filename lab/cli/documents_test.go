@@ -21,8 +21,8 @@ const repository = "../.."
 // otherPrograms are the programs of documents whose arguments are not looked at here.
 func otherPrograms() []string {
 	return []string{
-		"cd", "cut", "echo", "exec", "export", "grep", "head", "install", "jobs", "jq", "kill", "man", "mkdir", "od", "openssl", "pip", "printf", "python",
-		"rm", "seq", "sha256sum", "shred", "sleep", "source", "sudo", "systemctl", "systemd-sysusers", "umask", "wait",
+		"apt-get", "cd", "cut", "dpkg", "echo", "exec", "export", "grep", "head", "install", "jobs", "jq", "kill", "man", "mkdir", "od", "openssl", "pip", "printf",
+		"python", "rm", "seq", "sha256sum", "shred", "sleep", "source", "sudo", "systemctl", "systemd-sysusers", "umask", "wait",
 		"docker", "envoy", "git", "helm", "kubectl", "nats", "valgrind", "vllm",
 		"curl", "$CONTROL/v1/", "$CONTROL/busy_threshold",
 	}
