@@ -10,6 +10,7 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/lab/simulate/engine"
 	"github.com/blockyard-ai/blockyard/lab/simulate/policy"
+	"github.com/blockyard-ai/blockyard/lab/simulate/report"
 )
 
 // cluster is one run.
@@ -33,7 +34,7 @@ type cluster struct {
 	rate, reuse, promptSeconds float64
 
 	open   int // measured prompts without an end
-	result Result
+	result report.Result
 	hist   struct{ ttft, tbt histogram }
 	good   int
 	err    error
@@ -65,13 +66,13 @@ type attempt struct {
 const maxTries = 3
 
 // simulate returns the result of one run.
-func simulate(s *Scenario, prompts []*prompt, p policy.Policy, seed uint64) (Result, error) {
+func simulate(s *Scenario, prompts []*prompt, p policy.Policy, seed uint64) (report.Result, error) {
 	c, err := newCluster(s, prompts, p, seed)
 	if err != nil {
-		return Result{}, err
+		return report.Result{}, err
 	}
 	if c.run(); c.err != nil {
-		return Result{}, fmt.Errorf("scenario %s, policy %s, seed %d: %w", s.Name, p.Name, seed, c.err)
+		return report.Result{}, fmt.Errorf("scenario %s, policy %s, seed %d: %w", s.Name, p.Name, seed, c.err)
 	}
 	return c.finish(), nil
 }
@@ -293,7 +294,7 @@ func (a *attempt) onLast() {
 	if a.measured {
 		c.open--
 		c.result.Requests++
-		c.result.Served.add(a.request.Cached)
+		c.result.Served.Add(a.request.Cached)
 		tbt := 0.0
 		if a.tokens > 0 {
 			tbt = a.gaps / float64(a.tokens)
@@ -373,7 +374,7 @@ func (c *cluster) apply(e *kvevent.RouterEvent) {
 }
 
 // finish returns the numbers of a run that has ended.
-func (c *cluster) finish() Result {
+func (c *cluster) finish() report.Result {
 	r := &c.result
 	r.Unfinished = c.open
 	r.TTFTMean, r.TTFTP99 = c.hist.ttft.mean(), c.hist.ttft.quantile(0.99)

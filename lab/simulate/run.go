@@ -16,6 +16,7 @@ import (
 	"github.com/blockyard-ai/blockyard/lab/simulate/engine"
 	"github.com/blockyard-ai/blockyard/lab/simulate/evict"
 	"github.com/blockyard-ai/blockyard/lab/simulate/policy"
+	"github.com/blockyard-ai/blockyard/lab/simulate/report"
 	"github.com/blockyard-ai/blockyard/lab/workload"
 )
 
@@ -35,6 +36,8 @@ type Options struct {
 	Seeds int
 	// Evict compares what tiers keep, and no ways to choose a worker.
 	Evict bool
+	// Explain prints a sample of price's decisions with their parts. JSON and Page have the sample always.
+	Explain bool
 	// JSON and Page are files that the results are written to; empty writes none.
 	JSON, Page string
 	// Out gets the tables and the last line.
@@ -71,43 +74,16 @@ func (o *Options) Validate() error {
 	return nil
 }
 
-// Row is what a policy did in a scenario, over all seeds.
-type Row struct {
-	Policy string   `json:"policy"`
-	Mean   Result   `json:"mean"`
-	Seeds  []Result `json:"seeds"`
-}
-
-// Table is a scenario with its rows.
-type Table struct {
-	Scenario string `json:"scenario"`
-	About    string `json:"about"`
-	Limits   Limits `json:"limits"`
-	// Equal is true for equal workers without shared prefixes.
-	Equal bool  `json:"equal_unshared"`
-	Rows  []Row `json:"rows"`
-}
-
-// row returns the row of a policy.
-func (t *Table) row(name string) (Row, bool) {
-	for _, r := range t.Rows {
-		if r.Policy == name {
-			return r, true
-		}
-	}
-	return Row{}, false
-}
-
 // Run simulates, writes the report and returns the tables. The error names the scenario, the policy
 // and the seed of a run that failed.
-func Run(ctx context.Context, o Options) ([]Table, error) {
+func Run(ctx context.Context, o Options) ([]report.Table, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
 	if o.Evict {
 		rows, err := o.kept()
 		if err == nil {
-			fmt.Fprintln(o.Out, Verdict{Kept: rows})
+			fmt.Fprintln(o.Out, report.Verdict{Kept: rows})
 		}
 		return nil, err
 	}
@@ -121,16 +97,16 @@ func Run(ctx context.Context, o Options) ([]Table, error) {
 			policies = append(policies, p)
 		}
 	}
-	var tables []Table
+	var tables []report.Table
 	for i := range scenarios {
 		t, err := runScenario(ctx, &scenarios[i], policies, o.Seeds)
 		if err != nil {
 			return nil, err
 		}
 		tables = append(tables, t)
-		t.print(o.Out)
+		t.Print(o.Out, o.Explain)
 	}
-	v := Judge(tables)
+	v := report.Judge(tables)
 	if v.Kept, err = o.kept(); err != nil {
 		return nil, err
 	}
@@ -176,10 +152,10 @@ func (o *Options) scenarios() ([]Scenario, error) {
 }
 
 // runScenario runs a scenario with each policy and seed, as many at a time as there are processors.
-func runScenario(ctx context.Context, s *Scenario, policies []policy.Policy, seeds int) (Table, error) {
-	results := make([][]Result, len(policies))
+func runScenario(ctx context.Context, s *Scenario, policies []policy.Policy, seeds int) (report.Table, error) {
+	results := make([][]report.Result, len(policies))
 	for p := range policies {
-		results[p] = make([]Result, seeds)
+		results[p] = make([]report.Result, seeds)
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(runtime.GOMAXPROCS(0))
@@ -199,11 +175,11 @@ func runScenario(ctx context.Context, s *Scenario, policies []policy.Policy, see
 		}
 	}
 	if err := group.Wait(); err != nil {
-		return Table{}, err
+		return report.Table{}, err
 	}
-	t := Table{Scenario: s.Name, About: s.About, Limits: s.Limits, Equal: s.EqualUnshared}
+	t := report.Table{Scenario: s.Name, About: s.About, Limits: s.Limits, Equal: s.EqualUnshared}
 	for i, p := range policies {
-		t.Rows = append(t.Rows, Row{p.Name, mean(results[i]), results[i]})
+		t.Rows = append(t.Rows, report.Row{Policy: p.Name, Mean: report.Mean(results[i]), Seeds: results[i]})
 	}
 	return t, nil
 }
@@ -222,7 +198,7 @@ func (s *Scenario) prompts(seed uint64) ([]*prompt, error) {
 }
 
 // write writes the files of the options.
-func (o *Options) write(tables []Table) error {
+func (o *Options) write(tables []report.Table) error {
 	if o.JSON != "" {
 		b, err := json.MarshalIndent(tables, "", " ")
 		if err != nil {
@@ -233,7 +209,7 @@ func (o *Options) write(tables []Table) error {
 		}
 	}
 	if o.Page != "" {
-		return os.WriteFile(o.Page, page(tables), 0o644)
+		return os.WriteFile(o.Page, report.Page(tables), 0o644)
 	}
 	return nil
 }
@@ -258,7 +234,7 @@ func CompareFleet(ctx context.Context, policyName string, n, seeds int) (Fleet, 
 	synced.Routers = n
 	one, stale := synced, synced
 	one.Routers, one.Synced, stale.Synced = 1, false, false
-	var means [3]Result
+	var means [3]report.Result
 	for i, s := range []*Scenario{&one, &synced, &stale} {
 		t, err := runScenario(ctx, s, []policy.Policy{p}, seeds)
 		if err != nil {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/blockyard-ai/blockyard/lab/simulate/engine"
+	"github.com/blockyard-ai/blockyard/lab/simulate/report"
 	"github.com/blockyard-ai/blockyard/lab/workload"
 )
 
@@ -25,22 +26,8 @@ type Hardware struct {
 	WarmUp                                    int
 }
 
-// Limits say which requests count as good: the first token within TTFT, and the mean time between
-// tokens within TBT.
-type Limits struct{ TTFT, TBT time.Duration }
-
-// String returns the rule of a good request.
-func (l Limits) String() string {
-	return fmt.Sprintf("good requests have their first token within %d ms and a mean time between tokens of at most %d ms", l.TTFT.Milliseconds(), l.TBT.Milliseconds())
-}
-
-// MarshalJSON implements json.Marshaler, in milliseconds.
-func (l Limits) MarshalJSON() ([]byte, error) {
-	return fmt.Appendf(nil, `{"ttft_ms":%d,"tbt_ms":%d}`, l.TTFT.Milliseconds(), l.TBT.Milliseconds()), nil
-}
-
 // generatedLimits and traceLimits are those of the generated scenarios and of traces, whose prompts are longer.
-var generatedLimits, traceLimits = Limits{1500 * time.Millisecond, 60 * time.Millisecond}, Limits{2500 * time.Millisecond, 60 * time.Millisecond}
+var generatedLimits, traceLimits = report.Limits{TTFT: 1500 * time.Millisecond, TBT: 60 * time.Millisecond}, report.Limits{TTFT: 2500 * time.Millisecond, TBT: 60 * time.Millisecond}
 
 // Event is what happens to the cluster at a time.
 type Event struct {
@@ -69,7 +56,7 @@ const (
 type Scenario struct {
 	Name, About string
 	Hardware    Hardware
-	Limits      Limits
+	Limits      report.Limits
 	// Load returns the requests of a seed.
 	Load func(seed uint64) ([]workload.Request, error)
 	// Duration is how long requests begin. WarmUp is left out of the numbers.

@@ -14,6 +14,7 @@ import (
 	"github.com/blockyard-ai/blockyard/lab/simulate/engine"
 	"github.com/blockyard-ai/blockyard/lab/simulate/evict"
 	"github.com/blockyard-ai/blockyard/lab/simulate/policy"
+	"github.com/blockyard-ai/blockyard/lab/simulate/report"
 	"github.com/blockyard-ai/blockyard/lab/workload"
 )
 
@@ -187,7 +188,7 @@ func ReadEngine(path string) (*engine.Steps, error) {
 
 // Serve returns what one recorded engine does with requests, mean over seeds of its noise. The recording has
 // all sizes. Every request counts.
-func Serve(steps *engine.Steps, requests []workload.Request, seeds int) (Result, error) {
+func Serve(steps *engine.Steps, requests []workload.Request, seeds int) (report.Result, error) {
 	h := Hardware{Speeds: equal(1), PerNode: 1, BlockSize: steps.BlockSize, HostBytes: 1, DiskBytes: 1}
 	h.useEngine(steps)
 	last := time.Duration(0)
@@ -197,14 +198,14 @@ func Serve(steps *engine.Steps, requests []workload.Request, seeds int) (Result,
 	s := &Scenario{Name: "recorded", Hardware: h, Duration: last + time.Second, Routers: 1}
 	prompts, err := promptsOf(requests, steps.BlockSize)
 	if err != nil {
-		return Result{}, err
+		return report.Result{}, err
 	}
 	p, _ := policy.Named("round-robin")
-	results := make([]Result, seeds)
+	results := make([]report.Result, seeds)
 	for seed := range results {
 		if results[seed], err = simulate(s, prompts, p, uint64(seed+1)); err != nil {
-			return Result{}, err
+			return report.Result{}, err
 		}
 	}
-	return mean(results), nil
+	return report.Mean(results), nil
 }

@@ -45,9 +45,10 @@ type worker struct {
 	arrivals, busy flow
 	// budget is the number of tokens of a step, 0 when unknown.
 	budget float64
-	// waitingElsewhere and runningElsewhere are how many requests waited and ran in the engine at
-	// the last reports, that this router did not send: a mean in which recent reports count more. The
-	// last report came at reportedAt. used is the share of the device in use.
+	// waitingElsewhere and runningElsewhere are how many requests wait and run in the engine that this
+	// router did not send: the medians of elsewhere. The last report came at reportedAt. used is the share
+	// of the device in use.
+	elsewhere                          elsewhere
 	waitingElsewhere, runningElsewhere float64
 	used                               float64
 	reportedAt                         time.Time

@@ -289,7 +289,9 @@ func TestBookedRequestsOfOthersCountOnce(t *testing.T) {
 	if reported.Wait > booked.Wait*1.05 || reported.Imposed > booked.Imposed*1.05 || booked.Wait == 0 || booked.Imposed == 0 {
 		t.Errorf("%+v, and with the report %+v", booked, reported)
 	}
-	b.Report(&kvevent.LoadReport{Owner: kv.WorkerOwner(workerID(1)), Worker: kvevent.WorkerLoad{Waiting: 20, Running: 100}})
+	for range 2 { // one alone may be wrong
+		b.Report(&kvevent.LoadReport{Owner: kv.WorkerOwner(workerID(1)), Worker: kvevent.WorkerLoad{Waiting: 20, Running: 100}})
+	}
 	if more := price()[0]; more.Wait <= reported.Wait || more.Imposed <= reported.Imposed {
 		t.Errorf("%+v, and with more requests %+v", reported, more)
 	}

@@ -1,6 +1,7 @@
 package estimate
 
 import (
+	"slices"
 	"time"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
@@ -12,8 +13,9 @@ const (
 	// elsewhereMaxAge is how long a report of waiting requests is valid. Agents report
 	// each second.
 	elsewhereMaxAge = 3 * time.Second
-	// reportsMean is about how many reports the mean of requests from elsewhere has.
-	reportsMean = 4
+	// reportsKept is the number of reports of which the median counts as the requests from elsewhere. An even
+	// number would count the lower of two medians.
+	reportsKept = 5
 	// queueMaxAge is how long a report of waiting blocks is valid. Blocks read since
 	// are subtracted.
 	queueMaxAge = time.Minute
@@ -46,21 +48,42 @@ func (e *Estimator) Report(r *kvevent.LoadReport) {
 func (e *Estimator) reportWorker(w *worker, l *kvevent.WorkerLoad, now time.Time) {
 	e.stats.Reports++
 	e.learnReported(&w.copyRate, l.CopyBytes, l.CopyMicros, now)
-	// Requests beyond our own come from other routers. A report is old before the next one comes, so
-	// that a mean of several says more than the last one.
+	// Requests beyond our own come from other routers.
 	waiting := beyond(l.Waiting, len(w.prefill.pending))
 	running := max(0, beyond(l.Running+l.Waiting, len(w.prefill.pending)+len(w.decode.running))-waiting)
 	if now.Sub(w.reportedAt) > elsewhereMaxAge {
-		w.waitingElsewhere, w.runningElsewhere = waiting, running
+		w.elsewhere = elsewhere{}
 	}
-	w.waitingElsewhere += (waiting - w.waitingElsewhere) / reportsMean
-	w.runningElsewhere += (running - w.runningElsewhere) / reportsMean
+	w.waitingElsewhere, w.runningElsewhere = w.elsewhere.add(waiting, running)
 	w.decode.setElsewhere(w.runningElsewhere, w.runningElsewhere*w.model.prompts.value, now)
 	w.reportedAt, w.used = now, 0
 	if l.DeviceBlocksTotal > 0 {
 		w.used = float64(l.DeviceBlocksUsed) / float64(l.DeviceBlocksTotal)
 	}
 	e.refreshColumn(w, now)
+}
+
+// elsewhere has the requests that a worker's last reports count beyond this router's own. The zero value has
+// no reports.
+type elsewhere struct {
+	waiting, running [reportsKept]float64
+	count            int // reports so far
+}
+
+// add adds a report and returns the medians of the last reports. A report is old before the next one comes, and
+// may be wrong by any factor: two wrong reports of five do not move a median beyond the right ones.
+func (e *elsewhere) add(waiting, running float64) (medianWaiting, medianRunning float64) {
+	at := e.count % reportsKept
+	e.waiting[at], e.running[at] = waiting, running
+	e.count++
+	n := min(e.count, reportsKept)
+	return lowerMedian(e.waiting, n), lowerMedian(e.running, n)
+}
+
+// lowerMedian returns the median of the first n values, of two the lower one.
+func lowerMedian(values [reportsKept]float64, n int) float64 {
+	slices.Sort(values[:n])
+	return values[(n-1)/2]
 }
 
 // beyond returns how many reported requests are not ours, at most maxPending.

@@ -3,10 +3,12 @@ package estimate
 import (
 	"math"
 	"testing"
+	"time"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/router/index"
+	"github.com/blockyard-ai/blockyard/router/schedule/price"
 )
 
 // TestOneReportWithoutSenseIsOutvoted: what no machine can do is not taken, and what a
@@ -54,4 +56,36 @@ func TestAReportedChangeIsBelieved(t *testing.T) {
 	b.reportDisk(9, 16, 10_000, 0)
 	b.reportDisk(9, 14, 100, 0)
 	b.want(105, 1, 1000, index.Hits{kv.TierDisk: 10}, 0)
+}
+
+// TestLyingReportsMoveNoPrice: two of five reports with a hundred times the requests leave a price as it was,
+// and a third one is believed.
+func TestLyingReportsMoveNoPrice(t *testing.T) {
+	for _, honest := range []kvevent.WorkerLoad{{}, {Waiting: 1, Running: 9}} {
+		b := newBench(t, Options{})
+		b.SetWorker(workerID(1), 0, "m")
+		b.learn(1, 16, 1)
+		report := func(l kvevent.WorkerLoad) price.Price {
+			b.pass(time.Second)
+			b.Report(&kvevent.LoadReport{Owner: kv.WorkerOwner(workerID(1)), Worker: l})
+			p, why := b.price(1, 1000, index.Hits{}, 0)
+			if why != "" {
+				t.Fatal(why)
+			}
+			return p
+		}
+		var before price.Price
+		for range 5 {
+			before = report(honest)
+		}
+		lie := kvevent.WorkerLoad{Waiting: 100, Running: 900}
+		for n := range 2 {
+			if p := report(lie); p.Total(price.Balanced) > before.Total(price.Balanced)*1.01 {
+				t.Errorf("honest reports of %+v: a price of %+v after %d wrong ones, %+v before", honest, p, n+1, before)
+			}
+		}
+		if p := report(lie); p.Wait < 10*before.Wait || p.Imposed < 10*before.Imposed {
+			t.Errorf("honest reports of %+v: a price of %+v after three of more requests, %+v before", honest, p, before)
+		}
+	}
 }

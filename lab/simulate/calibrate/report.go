@@ -7,7 +7,7 @@ import (
 	"math"
 	"slices"
 
-	"github.com/blockyard-ai/blockyard/lab/simulate"
+	"github.com/blockyard-ai/blockyard/lab/simulate/report"
 )
 
 // tolerance is how far the simulator may be from the engine.
@@ -29,7 +29,7 @@ func measured(answers []Answer) (f Figures) {
 }
 
 // simulated returns the figures of a run of the simulator.
-func simulated(r *simulate.Result) Figures {
+func simulated(r *report.Result) Figures {
 	return Figures{r.TTFTMean, r.TTFTP99, r.TBTMean, r.TBTP99}
 }
 

@@ -36,8 +36,8 @@ type Node struct {
 	Moved Moved
 }
 
-// Moved are bytes that were moved.
-type Moved struct{ DiskRead, DiskWritten, HostToDevice, DeviceToHost float64 }
+// Moved are bytes that were moved. Network has those that engines got from other engines.
+type Moved struct{ DiskRead, DiskWritten, HostToDevice, DeviceToHost, Network float64 }
 
 // NewNode returns a node with empty tiers.
 func NewNode(clock *Clock, o NodeOptions) *Node {

@@ -1,4 +1,4 @@
-package simulate
+package report
 
 import (
 	"bytes"
@@ -7,9 +7,9 @@ import (
 	"math"
 )
 
-// page returns an HTML page with the tables and a plot of each scenario: mean time to the first token
-// against mean time between tokens, a point for each policy.
-func page(tables []Table) []byte {
+// Page returns an HTML page with the tables, a plot of each scenario and the sample of price's decisions.
+// A plot has the mean time to the first token against the mean time between tokens, a point for each policy.
+func Page(tables []Table) []byte {
 	var b bytes.Buffer
 	b.WriteString(`<!doctype html><meta charset="utf-8"><title>blockyard-lab simulate</title>
 <style>body{font:14px system-ui;margin:2em auto;max-width:70em}table{border-collapse:collapse}td,th{padding:.1em .6em;text-align:right;border-bottom:1px solid #ddd}td:first-child{text-align:left}svg text{font-size:10px}.price{font-weight:bold}</style>
@@ -20,7 +20,7 @@ func page(tables []Table) []byte {
 		t := &tables[i]
 		fmt.Fprintf(&b, "<h2>%s</h2><p>%s; %s</p>\n", html.EscapeString(t.Scenario), html.EscapeString(t.About), html.EscapeString(t.Limits.String()))
 		plot(&b, t)
-		b.WriteString("<table><tr><th>policy<th>TTFT ms<th>p99<th>TBT ms<th>p99<th>good/s<th>tokens/s<th>cached<th>device<th>host<th>disk<th>most<th>least<th>GB loaded<th>GB read<th>GB written</tr>\n")
+		b.WriteString("<table><tr><th>policy<th>TTFT ms<th>p99<th>TBT ms<th>p99<th>good/s<th>tokens/s<th>cached<th>device<th>host<th>disk<th>most<th>least<th>GB loaded<th>GB read<th>GB written<th>GB sent</tr>\n")
 		for _, row := range t.Rows {
 			r := &row.Mean
 			device, host, disk := r.Served.percent()
@@ -28,11 +28,14 @@ func page(tables []Table) []byte {
 			if row.Policy == "price" {
 				class = ` class="price"`
 			}
-			fmt.Fprintf(&b, "<tr%s><td>%s<td>%.0f<td>%.0f<td>%.1f<td>%.1f<td>%.2f<td>%.0f<td>%.0f %%<td>%.0f<td>%.0f<td>%.0f<td>%.2f<td>%.2f<td>%.1f<td>%.1f<td>%.1f</tr>\n", class, html.EscapeString(row.Policy),
+			fmt.Fprintf(&b, "<tr%s><td>%s<td>%.0f<td>%.0f<td>%.1f<td>%.1f<td>%.2f<td>%.0f<td>%.0f %%<td>%.0f<td>%.0f<td>%.0f<td>%.2f<td>%.2f<td>%.1f<td>%.1f<td>%.1f<td>%.1f</tr>\n", class, html.EscapeString(row.Policy),
 				r.TTFTMean, r.TTFTP99, r.TBTMean, r.TBTP99, r.Goodput, r.TokensPerSecond, 100*r.Served.Cached(), device, host, disk,
-				r.Herd, r.Balance, r.Moved.HostToDevice/1e9, r.Moved.DiskRead/1e9, r.Moved.DiskWritten/1e9)
+				r.Herd, r.Balance, r.Moved.HostToDevice/1e9, r.Moved.DiskRead/1e9, r.Moved.DiskWritten/1e9, r.Moved.Network/1e9)
 		}
 		b.WriteString("</table>\n")
+		if price, ok := t.row("price"); ok {
+			price.pageDecisions(&b)
+		}
 	}
 	return b.Bytes()
 }

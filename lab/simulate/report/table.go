@@ -1,4 +1,4 @@
-package simulate
+package report
 
 import (
 	"fmt"
@@ -12,8 +12,35 @@ import (
 	"github.com/blockyard-ai/blockyard/lab/simulate/policy"
 )
 
-// print writes the table for a terminal.
-func (t *Table) print(out io.Writer) {
+// Row is what a policy did in a scenario, over all seeds.
+type Row struct {
+	Policy string   `json:"policy"`
+	Mean   Result   `json:"mean"`
+	Seeds  []Result `json:"seeds"`
+}
+
+// Table is a scenario with its rows.
+type Table struct {
+	Scenario string `json:"scenario"`
+	About    string `json:"about"`
+	Limits   Limits `json:"limits"`
+	// Equal is true for equal workers without shared prefixes.
+	Equal bool  `json:"equal_unshared"`
+	Rows  []Row `json:"rows"`
+}
+
+// row returns the row of a policy.
+func (t *Table) row(name string) (Row, bool) {
+	for _, r := range t.Rows {
+		if r.Policy == name {
+			return r, true
+		}
+	}
+	return Row{}, false
+}
+
+// Print writes the table for a terminal. explain adds the sample of price's decisions.
+func (t *Table) Print(out io.Writer, explain bool) {
 	infinite := 0.0
 	if len(t.Rows) > 0 {
 		infinite = t.Rows[0].Mean.InfiniteShare
@@ -31,6 +58,9 @@ func (t *Table) print(out io.Writer) {
 	_ = w.Flush() // out's error is that of the next line
 	if price, ok := t.row("price"); ok {
 		fmt.Fprintf(out, "  price: %s%s\n", modes(price.Mean.Modes), verdictText(t))
+		if explain {
+			price.printDecisions(out)
+		}
 	}
 	fmt.Fprintln(out)
 }

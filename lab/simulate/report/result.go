@@ -1,13 +1,25 @@
-package simulate
+package report
 
 import (
-	"cmp"
-	"math"
-	"slices"
+	"fmt"
 	"time"
 
 	"github.com/blockyard-ai/blockyard/lab/simulate/engine"
 )
+
+// Limits say which requests count as good: the first token within TTFT, and the mean time between
+// tokens within TBT.
+type Limits struct{ TTFT, TBT time.Duration }
+
+// String returns the rule of a good request.
+func (l Limits) String() string {
+	return fmt.Sprintf("good requests have their first token within %d ms and a mean time between tokens of at most %d ms", l.TTFT.Milliseconds(), l.TBT.Milliseconds())
+}
+
+// MarshalJSON implements json.Marshaler, in milliseconds.
+func (l Limits) MarshalJSON() ([]byte, error) {
+	return fmt.Appendf(nil, `{"ttft_ms":%d,"tbt_ms":%d}`, l.TTFT.Milliseconds(), l.TBT.Milliseconds()), nil
+}
 
 // Result has the numbers of one run. They cover the requests that began after the warm-up and within
 // the duration. Preempted, Herd, Balance, Moved and Modes cover the run, which ends with the last of them.
@@ -35,6 +47,8 @@ type Result struct {
 	Balance float64        `json:"balance"`
 	Moved   engine.Moved   `json:"moved_bytes"`
 	Modes   map[string]int `json:"modes"`
+	// Decisions are a sample of the run's decisions by price. Only the first seed has them.
+	Decisions []Decision `json:"decisions,omitempty"`
 }
 
 // Served are prompt tokens by where they came from.
@@ -45,7 +59,8 @@ type Served struct {
 	Computed int `json:"computed"`
 }
 
-func (s *Served) add(o engine.Served) {
+// Add adds the tokens of a request.
+func (s *Served) Add(o engine.Served) {
 	s.Device += o.Device
 	s.Host += o.Host
 	s.Disk += o.Disk
@@ -64,8 +79,8 @@ func (s *Served) percent() (device, host, disk float64) {
 	return float64(s.Device) / all, float64(s.Host) / all, float64(s.Disk) / all
 }
 
-// mean returns the means of results.
-func mean(all []Result) Result {
+// Mean returns the means of results.
+func Mean(all []Result) Result {
 	var m Result
 	n := float64(len(all))
 	m.Modes = make(map[string]int)
@@ -87,6 +102,7 @@ func mean(all []Result) Result {
 			{&m.TokensPerSecond, r.TokensPerSecond}, {&m.InfiniteShare, r.InfiniteShare}, {&m.Herd, r.Herd}, {&m.Balance, r.Balance},
 			{&m.Moved.DiskRead, r.Moved.DiskRead}, {&m.Moved.DiskWritten, r.Moved.DiskWritten},
 			{&m.Moved.HostToDevice, r.Moved.HostToDevice}, {&m.Moved.DeviceToHost, r.Moved.DeviceToHost},
+			{&m.Moved.Network, r.Moved.Network},
 		} {
 			*f.to += f.from / n
 		}
@@ -95,96 +111,4 @@ func mean(all []Result) Result {
 		}
 	}
 	return m
-}
-
-// histogram counts durations in buckets of 1 %. The zero value is empty.
-type histogram struct {
-	counts [bucketCount]uint32
-	n      uint64
-	sum    float64 // seconds
-	// last is the bucket of lastAdded: requests of one step have the same gap.
-	last      int
-	lastAdded time.Duration
-}
-
-const (
-	bucketCount  = 1900
-	bucketFactor = 1.01
-	shortest     = 10 * time.Microsecond
-)
-
-var bucketLog = math.Log(bucketFactor)
-
-func (h *histogram) add(d time.Duration) {
-	if d != h.lastAdded {
-		h.last, h.lastAdded = 0, d
-		if d > shortest {
-			h.last = min(bucketCount-1, int(math.Log(float64(d)/float64(shortest))/bucketLog))
-		}
-	}
-	h.counts[h.last]++
-	h.n++
-	h.sum += d.Seconds()
-}
-
-// mean returns the mean in milliseconds, 0 without durations.
-func (h *histogram) mean() float64 {
-	if h.n == 0 {
-		return 0
-	}
-	return 1e3 * h.sum / float64(h.n)
-}
-
-// quantile returns a quantile in milliseconds, to 1 %.
-func (h *histogram) quantile(q float64) float64 {
-	want, sum := uint64(math.Ceil(q*float64(h.n))), uint64(0)
-	for i, c := range h.counts {
-		if sum += uint64(c); sum >= want && c > 0 {
-			return float64(shortest) / 1e6 * math.Pow(bucketFactor, float64(i)+0.5)
-		}
-	}
-	return 0
-}
-
-// herd measures how uneven the backlogs of the workers are.
-type herd struct {
-	// sums are the integrals of the backlogs of the workers, in seconds of work left over the mean of all
-	// workers, while at least 4 requests run per worker.
-	sums    []float64
-	samples int
-}
-
-// sample adds the present backlogs. A worker that has left does not count.
-func (h *herd) sample(c *cluster) {
-	n, requests, work := len(c.list), 0, 0.0
-	for _, e := range c.list {
-		requests += e.Running() + e.Waiting()
-		work += e.Work()
-	}
-	if n == 0 || requests < 4*n || work == 0 {
-		return
-	}
-	for len(h.sums) < n {
-		h.sums = append(h.sums, 0)
-	}
-	for i, e := range c.list {
-		h.sums[i] += e.Work() / (work / float64(n))
-	}
-	h.samples++
-}
-
-// worst returns the largest mean backlog of a worker over the fair one, 0 without samples.
-func (h *herd) worst() float64 {
-	if h.samples == 0 {
-		return 0
-	}
-	return slices.MaxFunc(h.sums, cmp.Compare[float64]) / float64(h.samples)
-}
-
-// balance returns the mean backlog of the least loaded worker over the fair one.
-func (h *herd) balance() float64 {
-	if h.samples == 0 {
-		return 0
-	}
-	return slices.MinFunc(h.sums, cmp.Compare[float64]) / float64(h.samples)
 }
