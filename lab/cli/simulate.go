@@ -11,7 +11,7 @@ import (
 // simulateCmd compares ways to choose a worker in virtual time.
 type simulateCmd struct {
 	Seeds    int      `help:"Runs of each policy in each scenario." default:"3"`
-	Scenario []string `help:"Scenario to run; may be given several times (default: all but poisoned)." placeholder:"NAME"`
+	Scenario []string `help:"Scenario to run; may be given several times (default: all)." placeholder:"NAME"`
 	Policy   []string `help:"Policy to run; may be given several times (default: all but the four variants of price)." placeholder:"NAME"`
 	Workers  int      `help:"Workers of each scenario, 8 to 4096; the rate of requests grows with them (default: 8)." placeholder:"N"`
 	Trace    []string `help:"Trace that is a scenario too; may be given several times." type:"path" placeholder:"FILE"`

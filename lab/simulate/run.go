@@ -137,7 +137,7 @@ func (o *Options) scenarios() ([]Scenario, error) {
 		}
 	}
 	for _, s := range Scenarios(cmp.Or(o.Workers, workersOfAll)) {
-		if o.Engine == "" && len(o.Scenarios) == 0 && !s.OnlyNamed || slices.Contains(o.Scenarios, s.Name) {
+		if o.Engine == "" && len(o.Scenarios) == 0 || slices.Contains(o.Scenarios, s.Name) {
 			out = append(out, s)
 		}
 	}

@@ -69,8 +69,6 @@ type Scenario struct {
 	Events []Event
 	// Spoiled is the share of load reports and of messages of a first token that are dropped, late or wrong.
 	Spoiled float64
-	// OnlyNamed scenarios run only when they are named.
-	OnlyNamed bool
 	// EqualUnshared marks a scenario for the measure of herding: equal workers and no shared prefix.
 	EqualUnshared bool
 }
@@ -192,7 +190,7 @@ func (s *Scenario) complicate() {
 		}
 		s.Hardware.WarmUp = 400
 	case "poisoned":
-		s.Spoiled, s.OnlyNamed = 1./3, true
+		s.Spoiled = 1. / 3
 	case "routers", "synced":
 		s.Routers, s.Lag = 4, 50*time.Millisecond
 		s.Synced = s.Name == "synced"

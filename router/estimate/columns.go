@@ -104,8 +104,8 @@ func (e *Estimator) columnOf(w *worker, now time.Time) column {
 		c.first, c.runningSince = c.terms.promptSeconds(r), p.busySince().Sub(e.start)
 	}
 	c.promptSeconds = c.terms.Request + c.terms.Token*p.meanTokens.value + c.terms.Pair*p.meanPairs.value
-	if w.waitingElsewhere+w.runningElsewhere > 0 {
-		c.waitingElsewhere, c.runningElsewhere = w.waitingElsewhere, w.runningElsewhere
+	if w.waitingElsewhere.mean+w.runningElsewhere.mean > 0 {
+		c.waitingElsewhere, c.runningElsewhere = w.waitingElsewhere.mean, w.runningElsewhere.mean
 		c.elsewhereUntil = later(w.reportedAt.Sub(e.start), elsewhereMaxAge)
 	}
 	return c

@@ -45,11 +45,9 @@ type worker struct {
 	arrivals, busy flow
 	// budget is the number of tokens of a step, 0 when unknown.
 	budget float64
-	// waitingElsewhere and runningElsewhere are how many requests wait and run in the engine that this
-	// router did not send: the medians of elsewhere. The last report came at reportedAt. used is the share
-	// of the device in use.
-	elsewhere                          elsewhere
-	waitingElsewhere, runningElsewhere float64
+	// waitingElsewhere and runningElsewhere are the requests that wait and run in the engine and that this
+	// router did not send. The last report came at reportedAt. used is the share of the device in use.
+	waitingElsewhere, runningElsewhere elsewhere
 	used                               float64
 	reportedAt                         time.Time
 	// explores is true when the last price was the optimistic one. exploring is the request that was
@@ -82,6 +80,7 @@ type Stats struct {
 	Outliers       uint64 `metric:"outliers" help:"Samples far off the median when they came."`
 	Implausible    uint64 `metric:"implausible" help:"Samples refused as impossibly fast or long."`
 	Abandoned      uint64 `metric:"abandoned" help:"Prefills that ended without a first token."`
+	Presumed       uint64 `metric:"presumed" help:"Requests whose first token was presumed: a block of the answer came, or later requests had their first token."`
 	Expired        uint64 `metric:"expired" help:"Requests silent for too long."`
 	Unfollowed     uint64 `metric:"unfollowed" help:"Requests not followed: unknown worker, no room, or id in use."`
 	RefusedWorkers uint64 `metric:"refused_workers" help:"Workers refused above the bound of known workers."`

@@ -89,7 +89,7 @@ func (e *Estimator) Measures() []WorkerMeasures {
 			Pending:    len(w.prefill.pending), PendingTokens: w.prefill.tokens, Running: len(w.decode.running),
 		}
 		if now.Sub(w.reportedAt) <= elsewhereMaxAge {
-			m.WaitingElsewhere = w.waitingElsewhere
+			m.WaitingElsewhere = w.waitingElsewhere.mean
 		}
 		if p := w.pool; p != nil {
 			m.Pool = p.id

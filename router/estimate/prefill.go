@@ -49,6 +49,8 @@ type request struct {
 	// external says that the worker has external hits. Then an unknown number of
 	// tokens is fetched and not computed.
 	external bool
+	// passedAt is when a request that was sent later had its first token; zero for never.
+	passedAt time.Time
 	// running is true after the first token. blocks are the blocks of the answer so far.
 	running bool
 	blocks  int
@@ -65,7 +67,7 @@ type prefills struct {
 	speed speed
 
 	pending []*request // in the order of booking
-	// tokens and accountTokens are the sums over pending.
+	// tokens is the sum over pending. accountTokens are those of all requests that are not settled.
 	tokens        int
 	accountTokens int64
 	// countedUntil is when busy time was last counted.
@@ -120,12 +122,26 @@ func (p *prefills) countBusy(now time.Time) {
 	p.countedUntil = now
 }
 
-// remove ends the following of the prompt of r, which is pending.
+// remove ends the following of the prompt of r, which is pending. Its tokens stay accounted until settle.
 func (p *prefills) remove(r *request) {
 	at := slices.Index(p.pending, r)
 	p.pending = slices.Delete(p.pending, at, at+1)
 	p.tokens -= r.tokensToCompute
+}
+
+// settle forgets the tokens of r that the scheduler's account has. A second call does nothing.
+func (p *prefills) settle(r *request) {
 	p.accountTokens -= r.accountTokens
+	r.accountTokens = 0
+}
+
+// pass marks the requests that r, which has its first token, has passed.
+func (p *prefills) pass(r *request, now time.Time) {
+	for _, other := range p.pending {
+		if other.passedAt.IsZero() && !other.bookedAt.After(r.bookedAt) && !other.blocksReady.After(r.blocksReady) {
+			other.passedAt = now
+		}
+	}
 }
 
 // finish records that the first token of r has come, so that its prompt is computed. It returns the
@@ -154,7 +170,7 @@ func (p *prefills) finish(r *request, minTokens int, beside, budget float64, now
 // drop forgets the batch: it becomes no sample.
 func (p *prefills) drop() { p.batch, p.seconds, p.spoiled = [features]float64{}, 0, false }
 
-// abandon records that request r ended without a first token. How much of r was computed is
+// abandon ends the following of the prompt of r without a first token. How much of r was computed is
 // unknown, so the work since the last sample becomes no sample.
 func (p *prefills) abandon(r *request, now time.Time) {
 	p.countBusy(now)

@@ -13,9 +13,10 @@ const (
 	// elsewhereMaxAge is how long a report of waiting requests is valid. Agents report
 	// each second.
 	elsewhereMaxAge = 3 * time.Second
-	// reportsKept is the number of reports of which the median counts as the requests from elsewhere. An even
-	// number would count the lower of two medians.
+	// reportsKept is the number of reports whose median shows which reports are far off.
 	reportsKept = 5
+	// reportsMean is about how many reports the mean of requests from elsewhere has.
+	reportsMean = 4
 	// queueMaxAge is how long a report of waiting blocks is valid. Blocks read since
 	// are subtracted.
 	queueMaxAge = time.Minute
@@ -52,10 +53,11 @@ func (e *Estimator) reportWorker(w *worker, l *kvevent.WorkerLoad, now time.Time
 	waiting := beyond(l.Waiting, len(w.prefill.pending))
 	running := max(0, beyond(l.Running+l.Waiting, len(w.prefill.pending)+len(w.decode.running))-waiting)
 	if now.Sub(w.reportedAt) > elsewhereMaxAge {
-		w.elsewhere = elsewhere{}
+		w.waitingElsewhere, w.runningElsewhere = elsewhere{}, elsewhere{}
 	}
-	w.waitingElsewhere, w.runningElsewhere = w.elsewhere.add(waiting, running)
-	w.decode.setElsewhere(w.runningElsewhere, w.runningElsewhere*w.model.prompts.value, now)
+	w.waitingElsewhere.add(waiting)
+	w.runningElsewhere.add(running)
+	w.decode.setElsewhere(w.runningElsewhere.mean, w.runningElsewhere.mean*w.model.prompts.value, now)
 	w.reportedAt, w.used = now, 0
 	if l.DeviceBlocksTotal > 0 {
 		w.used = float64(l.DeviceBlocksUsed) / float64(l.DeviceBlocksTotal)
@@ -63,27 +65,30 @@ func (e *Estimator) reportWorker(w *worker, l *kvevent.WorkerLoad, now time.Time
 	e.refreshColumn(w, now)
 }
 
-// elsewhere has the requests that a worker's last reports count beyond this router's own. The zero value has
-// no reports.
+// elsewhere is how many requests a worker's last reports count beyond this router's own. The zero value has no
+// reports.
 type elsewhere struct {
-	waiting, running [reportsKept]float64
-	count            int // reports so far
+	mean  float64
+	last  [reportsKept]float64
+	count int // reports so far
 }
 
-// add adds a report and returns the medians of the last reports. A report is old before the next one comes, and
-// may be wrong by any factor: two wrong reports of five do not move a median beyond the right ones.
-func (e *elsewhere) add(waiting, running float64) (medianWaiting, medianRunning float64) {
-	at := e.count % reportsKept
-	e.waiting[at], e.running[at] = waiting, running
+// add adds a report to the mean, in which recent reports count more: a report is old before the next one comes. A
+// report far above the median of the last ones may be wrong by any factor, so it counts as the median. Of five
+// reports two may be wrong.
+func (e *elsewhere) add(reported float64) {
+	e.last[e.count%reportsKept] = reported
 	e.count++
 	n := min(e.count, reportsKept)
-	return lowerMedian(e.waiting, n), lowerMedian(e.running, n)
-}
-
-// lowerMedian returns the median of the first n values, of two the lower one.
-func lowerMedian(values [reportsKept]float64, n int) float64 {
-	slices.Sort(values[:n])
-	return values[(n-1)/2]
+	sorted := e.last
+	slices.Sort(sorted[:n])
+	if median := sorted[(n-1)/2]; reported > outlierFactor*(median+2) {
+		reported = median
+	}
+	if e.count == 1 {
+		e.mean = reported
+	}
+	e.mean += (reported - e.mean) / reportsMean
 }
 
 // beyond returns how many reported requests are not ours, at most maxPending.

@@ -46,6 +46,7 @@ func (e *Estimator) Booked(b *Booking) {
 	if w.pool != nil && b.Hits[kv.TierDisk] > 0 { // later requests wait for these reads
 		w.pool.enqueue(e.diskRate(w, now), float64(b.Hits[kv.TierDisk]), now)
 	}
+	e.presume(w, now)
 	w.prefill.add(r)
 	w.arrivals.add(1, now)
 	t := e.terms(w, now)
@@ -72,34 +73,77 @@ func (e *Estimator) PrefillDone(id string) {
 		return
 	}
 	r.heardAt = now
+	w := r.worker
+	w.prefill.settle(r)
 	if r.running {
+		e.refreshColumn(w, now)
 		return
 	}
-	w := r.worker
+	w.prefill.pass(r, now)
 	t := e.terms(w, now)
 	beside := t.Beside(float64(len(w.decode.running))+w.decode.elsewhere, w.decode.context+w.decode.elsewhereContext)
 	if s, ok := w.prefill.finish(r, e.opts.MinTokens, beside, w.budgetTokens(), now); ok && w.used < fullShare {
 		e.learn(&w.prefill.speed, &w.model.prefill, w.model.prefillTypical, s, now)
 	}
-	w.decode.begin(r, now)
-	if w.exploring == r {
-		w.exploring = nil
-	}
+	e.decodes(r, now)
+	e.presume(w, now)
 	e.refreshColumn(w, now)
 }
 
+// decodes follows a request as one that has its first token.
+func (e *Estimator) decodes(r *request, now time.Time) {
+	r.worker.decode.begin(r, now)
+	if r.worker.exploring == r {
+		r.worker.exploring = nil
+	}
+}
+
+// lateFirst is how long after a request has been passed its first token may come, unless its prompt takes longer.
+const lateFirst = 250 * time.Millisecond
+
+// presume has the requests of a worker decode whose first token nobody has told of, although requests that were
+// sent later have theirs: an engine computes prompts in their order. Their prompts would count as work ahead
+// until they end.
+func (e *Estimator) presume(w *worker, now time.Time) {
+	var t Terms
+	for i := 0; i < len(w.prefill.pending); {
+		r := w.prefill.pending[i]
+		if i++; r.passedAt.IsZero() {
+			continue
+		}
+		if t == (Terms{}) {
+			t = e.terms(w, now)
+		}
+		if now.Sub(r.passedAt).Seconds() > max(lateFirst.Seconds(), t.promptSeconds(r)) {
+			e.presumeOne(r, now)
+			i--
+		}
+	}
+}
+
+// presumeOne has a pending request decode without a sample.
+func (e *Estimator) presumeOne(r *request, now time.Time) {
+	e.stats.Presumed++
+	r.worker.prefill.abandon(r, now)
+	e.decodes(r, now)
+}
+
 // OutputBlock records that a request has a further block of its answer, and learns from the time that
-// it took. An unknown id changes nothing.
+// it took. A block tells of the first token too. An unknown id changes nothing.
 func (e *Estimator) OutputBlock(id string) {
 	now := e.opts.Now()
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	r := e.requests[id]
-	if r == nil || !r.running {
+	if r == nil {
 		return
 	}
 	r.heardAt = now
 	w := r.worker
+	if !r.running {
+		e.presumeOne(r, now)
+	}
+	e.presume(w, now)
 	slow := w.prefill.speed.of(&w.model.prefill, now)
 	prompts := func(x [features]float64) float64 { return slow.factor * w.model.prefill.predict(x) }
 	if s, ok := w.decode.block(r, w.prefill.done, prompts, now); ok {
@@ -166,6 +210,7 @@ const maxDecode = 30 * time.Minute
 func (e *Estimator) end(r *request, now time.Time) {
 	delete(e.requests, r.id)
 	w := r.worker
+	w.prefill.settle(r)
 	if w.exploring == r {
 		w.exploring = nil
 	}
