@@ -119,7 +119,7 @@ func (o *decisionObserver) Decided(d *decide.Decision) {
 	if e := o.model.estimate; e != nil && d.Match.Booked {
 		e.Booked(&estimate.Booking{ID: d.Query.ID, Worker: d.Match.Worker,
 			Tokens: d.Query.Len(), BlockSize: d.BlockSize, Hits: d.Match.Expected(),
-			Untracked: !o.model.config.TrackPrefillTokens(d.Query.Override)})
+			Untracked: !o.model.config.TrackPrefillTokens(d.Query.Override), ExpectedOutput: d.Query.ExpectedOutput, HandedOver: d.Query.HandedOver})
 	}
 }
 

@@ -18,6 +18,7 @@ type simulateCmd struct {
 	Format   string   `help:"Form of the traces: ${enum}. The last one is a directory." enum:"mooncake,bailian,kv-cache-tester" default:"mooncake"`
 	Engine   string   `help:"File of a recorded engine that serves the traces (default: a modelled H100)." type:"path" placeholder:"FILE"`
 	Evict    bool     `help:"Compare what a tier keeps, and nothing else."`
+	Explain  bool     `help:"Print eight decisions of price in each scenario, with the price of each worker."`
 	JSON     string   `name:"json" help:"File for all numbers." type:"path" placeholder:"FILE"`
 	Page     string   `help:"File for an HTML page with plots." type:"path" placeholder:"FILE"`
 
@@ -57,5 +58,5 @@ func (c *simulateCmd) calibration(out io.Writer) calibrate.Options {
 }
 
 func (c *simulateCmd) options(out io.Writer) simulate.Options {
-	return simulate.Options{Seeds: c.Seeds, Scenarios: c.Scenario, Policies: c.Policy, Workers: c.Workers, Traces: c.Trace, Format: simulate.Format(c.Format), Engine: c.Engine, Evict: c.Evict, JSON: c.JSON, Page: c.Page, Out: out}
+	return simulate.Options{Seeds: c.Seeds, Scenarios: c.Scenario, Policies: c.Policy, Workers: c.Workers, Traces: c.Trace, Format: simulate.Format(c.Format), Engine: c.Engine, Evict: c.Evict, Explain: c.Explain, JSON: c.JSON, Page: c.Page, Out: out}
 }

@@ -41,6 +41,9 @@ type cluster struct {
 	// herd integrates the backlogs of equal workers over time.
 	herd   herd
 	poison poison
+	roles  roles
+	// explainAt is when the next decision is explained.
+	explainAt time.Duration
 }
 
 // attempt is a prompt on its way through one worker.
@@ -60,6 +63,7 @@ type attempt struct {
 	measured          bool
 	spoil             spoil // of the message that the first token has come
 	request           engine.Request
+	prefilled         *engine.Request // on the worker that computes the prompt; nil when one worker does all
 }
 
 // maxTries bounds how often a prompt is sent again after its worker died.
@@ -80,7 +84,7 @@ func simulate(s *Scenario, prompts []*prompt, p policy.Policy, seed uint64) (rep
 // newCluster returns a cluster with its workers, and with everything that is to happen.
 func newCluster(s *Scenario, prompts []*prompt, p policy.Policy, seed uint64) (*cluster, error) {
 	c := &cluster{scenario: s, policy: p, seed: seed, engines: make(map[kv.Worker]*engine.Engine), numbers: make(map[kv.Owner]uint64)}
-	c.poison = newPoison(s.Spoiled, seed)
+	c.poison, c.roles, c.explainAt = newPoison(s.Spoiled, seed), newRoles(&s.Hardware, seed), s.WarmUp
 	c.count(prompts)
 	for i := range max(1, s.Routers) {
 		r, err := newRouter(c, i)
@@ -143,10 +147,11 @@ func (c *cluster) join(speed float64) error {
 	w := kv.Worker{ID: kv.WorkerID(n + 1)}
 	e, err := engine.New(&c.clock, c.nodes[len(c.nodes)-1], engine.Options{ID: w, Steps: h.Steps, Speed: speed,
 		Noise: h.Noise, Tail: h.Tail, Stalls: h.Stalls, WarmUp: h.WarmUp, BlockSize: h.BlockSize, Blocks: h.Blocks,
-		Budget: h.Budget, MaxRunning: h.MaxRunning, HostBytes: h.HostBytes, Seed: c.seed, Device: &feed{c, kv.WorkerOwner(w), kv.TierDevice}})
+		Budget: h.Budget, MaxRunning: h.MaxRunning, HostBytes: h.HostBytes, NetworkBytes: h.NetworkBytes, Seed: c.seed, Device: &feed{c, kv.WorkerOwner(w), kv.TierDevice}})
 	if err != nil {
 		return err
 	}
+	c.roles.join(w.ID, h.Prefill)
 	c.engines[w], c.list, c.routed = e, append(c.list, e), append(c.routed, 0)
 	for _, r := range c.routers {
 		if err := r.join(e); err != nil {
@@ -244,7 +249,7 @@ func (c *cluster) send(a *attempt) {
 	if a.measured && a.tries == 0 {
 		c.open++
 	}
-	a.router.route(a.id, a.p, a.submit)
+	a.dispatch()
 }
 
 // submit sends an attempt to its worker.
@@ -252,7 +257,7 @@ func (a *attempt) submit(w kv.Worker) {
 	a.worker = w
 	a.c.routed[int(w.ID)-1]++
 	a.tellSent()
-	a.request = engine.Request{Chain: a.p.text, Prompt: a.p.tokens, Output: a.p.output,
+	a.request = engine.Request{Chain: a.p.text, Prompt: a.p.tokens, Output: a.p.output, Source: a.prefilled,
 		First: a.onFirst, Block: a.onBlock, Last: a.onLast, Lost: a.onLost, Gap: a.onGap}
 	a.c.engines[w].Submit(&a.request)
 }
@@ -294,7 +299,7 @@ func (a *attempt) onLast() {
 	if a.measured {
 		c.open--
 		c.result.Requests++
-		c.result.Served.Add(a.request.Cached)
+		c.result.Served.Add(a.served())
 		tbt := 0.0
 		if a.tokens > 0 {
 			tbt = a.gaps / float64(a.tokens)
@@ -328,51 +333,6 @@ func (a *attempt) onLost() {
 	}
 }
 
-// feed tells the routers what a tier stores and removes.
-type feed struct {
-	c     *cluster
-	owner kv.Owner
-	tier  kv.Tier
-}
-
-var _ engine.Sink = (*feed)(nil)
-
-// Stored implements engine.Sink.
-func (f *feed) Stored(parent kv.SequenceHash, blocks []kvevent.StoredBlock) {
-	f.tell(kvevent.RouterEvent{Kind: kvevent.Stored, Parent: parent, HasParent: parent != 0, Blocks: blocks})
-}
-
-// Removed implements engine.Sink.
-func (f *feed) Removed(hashes []kv.SequenceHash) {
-	f.tell(kvevent.RouterEvent{Kind: kvevent.Removed, Removed: hashes})
-}
-
-func (f *feed) tell(e kvevent.RouterEvent) {
-	c := f.c
-	c.numbers[f.owner]++
-	e.Owner, e.Tier, e.ID = f.owner, f.tier, c.numbers[f.owner]
-	if c.scenario.Lag == 0 {
-		c.apply(&e)
-		return
-	}
-	e.Blocks, e.Removed = slices.Clone(e.Blocks), slices.Clone(e.Removed)
-	c.clock.After(c.scenario.Lag, func() { c.apply(&e) })
-}
-
-func (c *cluster) apply(e *kvevent.RouterEvent) {
-	if e.Owner.Kind == kv.OwnerWorker {
-		if w := c.engines[e.Owner.Worker()]; w == nil || w.Dead() {
-			return
-		}
-	}
-	for _, r := range c.routers {
-		if err := r.index.Apply(e); err != nil {
-			c.fail(fmt.Errorf("event of %v: %w", e.Owner, err))
-			return
-		}
-	}
-}
-
 // finish returns the numbers of a run that has ended.
 func (c *cluster) finish() report.Result {
 	r := &c.result
@@ -387,6 +347,7 @@ func (c *cluster) finish() report.Result {
 		r.Moved.DiskWritten += n.Moved.DiskWritten
 		r.Moved.HostToDevice += n.Moved.HostToDevice
 		r.Moved.DeviceToHost += n.Moved.DeviceToHost
+		r.Moved.Network += n.Moved.Network
 	}
 	for _, e := range c.list {
 		r.Preempted += e.Preempted
@@ -396,6 +357,8 @@ func (c *cluster) finish() report.Result {
 		for mode, n := range router.modes {
 			r.Modes[mode] += n
 		}
+		r.Decisions = append(r.Decisions, router.explained()...)
 	}
+	slices.SortStableFunc(r.Decisions, func(a, b report.Decision) int { return cmp.Compare(a.AtMS, b.AtMS) })
 	return *r
 }

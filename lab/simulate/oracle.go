@@ -1,6 +1,8 @@
 package simulate
 
 import (
+	"cmp"
+
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/lab/simulate/engine"
 	"github.com/blockyard-ai/blockyard/router/estimate"
@@ -32,10 +34,16 @@ func (o *oracle) Prices(in *schedule.Selection, prices []price.Price) (why strin
 		}
 		e := c.engines[in.Members.List[m].Worker]
 		t := o.termsOf(e)
-		w := estimate.Work{Prompt: float64(in.Request.Tokens), Output: float64(o.router.current.output),
+		w := estimate.Work{Prompt: float64(in.Request.Tokens), Output: float64(cmp.Or(in.Request.ExpectedOutput, o.router.current.output)),
 			Compute: float64(max(1, in.Request.Tokens-schedule.LocalTokens(h, in.Request.BlockSize)))}
+		load := e.LoadSeconds(int(h[kv.TierHost]), int(h[kv.TierDisk]))
+		if in.Request.HandedOver { // another worker has computed the prompt
+			blocks := (in.Request.Tokens - 1) / in.Request.BlockSize
+			load = e.NetworkSeconds(max(0, blocks-int(h[kv.TierDevice])))
+			w.Compute = float64(in.Request.Tokens - blocks*in.Request.BlockSize)
+		}
 		s := o.situation(e, &t, w.Compute)
-		s.Load = e.LoadSeconds(int(h[kv.TierHost]), int(h[kv.TierDisk]))
+		s.Load = load
 		prices[k] = t.Price(&s, &w)
 		prices[k].Cached = w.Prompt - w.Compute
 	}
@@ -65,7 +73,9 @@ func (o *oracle) situation(e *engine.Engine, t *estimate.Terms, compute float64)
 	if over := e.Used() + (queued+compute)/size - 1; over > 0 && s.Running > 0 {
 		s.MemoryWait = over * s.Left * token
 	}
-	s.Busy = s.Arrivals * c.promptSeconds / e.Speed()
+	requests, prompts := c.share(e.ID().ID)
+	s.Arrivals *= requests
+	s.Busy = c.rate * prompts * c.promptSeconds / e.Speed()
 	return s
 }
 

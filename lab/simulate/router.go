@@ -12,8 +12,10 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/lab/simulate/engine"
 	"github.com/blockyard-ai/blockyard/lab/simulate/policy"
+	"github.com/blockyard-ai/blockyard/lab/simulate/report"
 	"github.com/blockyard-ai/blockyard/router/config"
 	"github.com/blockyard-ai/blockyard/router/decide"
+	"github.com/blockyard-ai/blockyard/router/decisions"
 	"github.com/blockyard-ai/blockyard/router/estimate"
 	"github.com/blockyard-ai/blockyard/router/index"
 	"github.com/blockyard-ai/blockyard/router/load"
@@ -36,6 +38,8 @@ type router struct {
 	replica *replica.State
 	// waiting is nil unless the policy has a queue.
 	waiting *waiting
+	config  config.Config
+	log     decisions.Log // of explained decisions
 }
 
 var _ policy.View = (*router)(nil)
@@ -47,8 +51,12 @@ func newRouter(c *cluster, number int) (*router, error) {
 	if r.index, err = index.New(index.Options{}); err != nil {
 		return nil, err
 	}
-	conf := config.Default()
+	r.config = config.Default()
+	conf := &r.config
 	conf.RouterTrackOutputBlocks = true
+	if c.policy.Priced {
+		conf.Score = config.ScorePrice
+	}
 	s := schedule.Options{Config: conf.Schedule(), Load: load.Options{Now: c.clock.Wall, Expiry: time.Hour},
 		Members: r.index.Members, Worker: func(kv.Worker) schedule.WorkerConfig {
 			return schedule.WorkerConfig{TotalBlocks: uint64(c.scenario.Hardware.Blocks), MaxBatchedTokens: uint64(c.scenario.Hardware.Budget)}
@@ -66,7 +74,6 @@ func newRouter(c *cluster, number int) (*router, error) {
 		s.Selector = p.Selector(policy.Context{View: r, Seed: s.Config.Seed, TokensPerSecond: c.tokensPerSecond()})
 	}
 	if p.Priced {
-		s.Config.Price = true
 		if r.estimator, err = estimate.New(estimate.Options{Now: c.clock.Wall}); err != nil {
 			return nil, err
 		}
@@ -85,7 +92,7 @@ func newRouter(c *cluster, number int) (*router, error) {
 	if r.replica != nil {
 		r.replica.Join(sharedModel, r.scheduler)
 	}
-	r.decide, err = decide.New(decide.Options{Config: &conf, Index: r.index, Scheduler: r.scheduler, Observer: r,
+	r.decide, err = decide.New(decide.Options{Config: conf, Index: r.index, Scheduler: r.scheduler, Observer: r,
 		BlockSize: func() int { return c.scenario.Hardware.BlockSize }})
 	return r, err
 }
@@ -175,31 +182,38 @@ func newWaiting(p *policy.Policy) *waiting {
 	return w
 }
 
+// queryOf returns the question where a prompt goes.
+func queryOf(id string, p *prompt) *decide.Query {
+	return &decide.Query{ID: id, UpdateStates: true, Hashed: &decide.Hashed{Tokens: p.tokens, Locals: p.locals[:p.promptBlocks], Sequence: p.sequence[:p.promptBlocks]}}
+}
+
 // route decides where a prompt goes, and calls then with the worker: at once, or when the prompt has waited. id
 // is unique among all attempts.
-func (r *router) route(id string, p *prompt, then func(kv.Worker)) {
+func (r *router) route(id string, p *prompt, w wish, then func(kv.Worker)) {
 	r.current = p
-	q := &decide.Query{ID: id, UpdateStates: true, Hashed: &decide.Hashed{Tokens: p.tokens, Locals: p.locals[:p.promptBlocks], Sequence: p.sequence[:p.promptBlocks]}}
+	q := queryOf(id, p)
+	r.apply(&w, q)
+	q.Explain = r.explains()
 	if r.waiting == nil {
 		m, err := r.decide.FindBestMatchDetails(context.Background(), q)
 		r.finish(decided{q, m, err, then})
 		return
 	}
-	w, waits, at := r.waiting, make(chan struct{}), make(chan decided)
+	queue, waits, at := r.waiting, make(chan struct{}), make(chan decided)
 	q.Waits = func() { close(waits) }
 	go func() {
-		m, err := r.decide.FindBestMatchDetails(w.ctx, q)
+		m, err := r.decide.FindBestMatchDetails(queue.ctx, q)
 		d := decided{q, m, err, then}
 		select {
 		case <-waits:
-			w.decided <- d
+			queue.decided <- d
 		default:
 			at <- d
 		}
 	}()
 	select {
 	case <-waits:
-		w.count++
+		queue.count++
 	case d := <-at:
 		r.finish(d)
 	}
@@ -244,10 +258,36 @@ func (r *router) finish(d decided) {
 		return
 	}
 	if r.estimator != nil && d.match.Booked {
-		r.estimator.Booked(&estimate.Booking{ID: d.query.ID, Worker: d.match.Worker, Tokens: d.query.Len(), BlockSize: r.cluster.scenario.Hardware.BlockSize, Hits: d.match.Expected()})
+		r.estimator.Booked(&estimate.Booking{ID: d.query.ID, Worker: d.match.Worker, Tokens: d.query.Len(), BlockSize: r.cluster.scenario.Hardware.BlockSize, Hits: d.match.Expected(),
+			Untracked: !r.config.TrackPrefillTokens(d.query.Override), ExpectedOutput: d.query.ExpectedOutput, HandedOver: d.query.HandedOver})
+	}
+	if d.query.Explain {
+		r.log.Add(decisions.Decision{Request: d.query.ID, At: r.cluster.clock.Wall(), Tokens: d.query.Len(), BlockSize: r.cluster.scenario.Hardware.BlockSize},
+			&d.match.Result, d.match.Candidates)
 	}
 	r.modes[modeOf(d.match.Mode)]++
 	d.then(d.match.Worker)
+}
+
+// explainedDecisions is the number of decisions of a run that are explained.
+const explainedDecisions = 8
+
+// explains reports whether the next decision is explained: of the first seed those by price, in equal distances.
+func (r *router) explains() bool {
+	c := r.cluster
+	if c.seed != 1 || !c.policy.Priced || c.clock.Now() < c.explainAt || c.clock.Now() >= c.scenario.Duration {
+		return false
+	}
+	c.explainAt += (c.scenario.Duration - c.scenario.WarmUp) / explainedDecisions
+	return true
+}
+
+// explained returns the explained decisions, the first one first.
+func (r *router) explained() (all []report.Decision) {
+	for _, d := range slices.Backward(r.log.Recent(explainedDecisions, r.cluster.clock.Wall())) {
+		all = append(all, report.DecisionOf(&d, float64(d.At.Sub(engine.Epoch).Microseconds())/1e3))
+	}
+	return all
 }
 
 // modeOf returns a mode without the worker that it names.

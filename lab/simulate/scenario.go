@@ -22,8 +22,12 @@ type Hardware struct {
 	BlockSize, Blocks, HostBlocks, DiskBlocks int
 	Budget, MaxRunning                        int
 	HostBytes, DiskBytes                      float64
-	Noise, Tail, Stalls                       float64
-	WarmUp                                    int
+	// The first Prefill workers compute prompts and the others answer; 0 has all do both. KV goes from worker to
+	// worker at NetworkBytes a second.
+	Prefill             int
+	NetworkBytes        float64
+	Noise, Tail, Stalls float64
+	WarmUp              int
 }
 
 // generatedLimits and traceLimits are those of the generated scenarios and of traces, whose prompts are longer.
@@ -136,6 +140,9 @@ func generated(workers int, span time.Duration) []Scenario {
 		o.System = workload.Lengths{Median: 12_000, Sigma: 0.6, Min: 2000, Max: 50_000}
 		o.Output = workload.Lengths{Median: 120, Sigma: 0.6, Min: 4, Max: 600}
 	}
+	questions := func(o *workload.Options) {
+		o.User = workload.Lengths{Median: 1200, Sigma: 0.9, Min: 64, Max: 12_000}
+	}
 	unshared := func(o *workload.Options) {
 		o.SystemPrompts, o.SystemZipf = min(int(100_000*scale), 10_000_000), 0.001
 		o.System = workload.Lengths{Median: 1500, Sigma: 1, Min: 64, Max: 12_000}
@@ -154,6 +161,8 @@ func generated(workers int, span time.Duration) []Scenario {
 	same := machines(equal(workers))
 	slowDisk := same
 	slowDisk.HostBlocks, slowDisk.DiskBytes = 2500, 1.5e9
+	divided := same
+	divided.Prefill, divided.NetworkBytes = max(1, 3*workers/workersOfAll), 12.5e9
 	all := []Scenario{
 		base("chat", "conversations with shared system prompts", same, chat(20, nil)),
 		base("chat-busy", "the same at 1.6 times the rate", same, chat(32, nil)),
@@ -167,6 +176,7 @@ func generated(workers int, span time.Duration) []Scenario {
 		base("routers", "four routers that know of one another only by reports", same, chat(22, nil)),
 		base("synced", "the same routers sharing their bookings", same, chat(22, nil)),
 		base("poisoned", "a third of the reports and of the times to a first token are dropped, late or wrong", same, chat(22, nil)),
+		base("split", "three workers compute prompts and five answer, with a network of 12.5 GB/s between them", divided, chat(12, questions)),
 		base("burst", "seven times the rate for six seconds", same, burst(chat(14, nil), chat(90, nil))),
 	}
 	for i := range all {

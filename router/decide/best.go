@@ -161,8 +161,8 @@ func (r *Router) request(w *scratch, q *Query, blockSize int, sequence []kv.Sequ
 		Members: w.matches.Members, Hits: w.matches.Hits,
 		TrackPrefill: r.config.TrackPrefillTokens(q.Override), Override: q.Override.Schedule(),
 		StrictPriority: q.StrictPriority, PriorityJump: q.PriorityJump, PolicyClass: q.PolicyClass, Deadline: q.Deadline,
-		ExpectedOutput: q.ExpectedOutput,
-		Pinned:         q.Pinned, Allowed: q.Allowed,
+		ExpectedOutput: q.ExpectedOutput, HandedOver: q.HandedOver,
+		Pinned: q.Pinned, Allowed: q.Allowed,
 		RequiredTaints: q.RequiredTaints, PreferredTaints: q.PreferredTaints,
 		Provisional: q.Provisional, Waits: q.Waits,
 	}

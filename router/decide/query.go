@@ -42,6 +42,8 @@ type Query struct {
 	Deadline    time.Duration
 	// ExpectedOutput is the expected number of generated tokens, 0 when unknown.
 	ExpectedOutput int
+	// HandedOver is as in schedule.Request.
+	HandedOver bool
 	// Pinned is the only worker that may serve the request. Allowed limits the
 	// choice; nil allows all.
 	Pinned  *kv.Worker

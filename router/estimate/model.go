@@ -21,6 +21,8 @@ type model struct {
 	// decode has the seconds of a token: once, for each running request, for a thousand tokens of
 	// their contexts.
 	prefill, decode fit
+	// handOver is how many tokens of a prompt that another worker has computed reach a worker in a second.
+	handOver rate
 	// output is the number of tokens of an answer. prompts and cached are prompt tokens, all and those
 	// that were cached.
 	output, prompts, cached moving

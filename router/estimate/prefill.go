@@ -31,6 +31,11 @@ type Booking struct {
 	Hits              index.Hits
 	// Untracked says that the prefill is not on the scheduler's account.
 	Untracked bool
+	// ExpectedOutput is the expected number of generated tokens, 0 when unknown. 1 says that the end of the
+	// request tells nothing of the lengths of answers.
+	ExpectedOutput int
+	// HandedOver says that another worker has computed the prompt.
+	HandedOver bool
 }
 
 // request is a request that is followed until its end: first its prompt, then its answer.
@@ -46,9 +51,14 @@ type request struct {
 	bookedAt      time.Time
 	// blocksReady is when its cached blocks should have arrived on the device.
 	blocksReady time.Time
-	// external says that the worker has external hits. Then an unknown number of
-	// tokens is fetched and not computed.
+	// external says that the worker has external hits or a prompt that is handed over. Then an
+	// unknown number of tokens is fetched and not computed.
 	external bool
+	// received are the tokens of a prompt that is handed over and that the worker lacks. receivedAfter are
+	// those that its earlier requests still received at the booking.
+	received, receivedAfter int
+	// prefillOnly says that the answer has one token.
+	prefillOnly bool
 	// passedAt is when a request that was sent later had its first token; zero for never.
 	passedAt time.Time
 	// running is true after the first token. blocks are the blocks of the answer so far.
@@ -70,6 +80,8 @@ type prefills struct {
 	// tokens is the sum over pending. accountTokens are those of all requests that are not settled.
 	tokens        int
 	accountTokens int64
+	// receiving is the sum of received over pending.
+	receiving int
 	// countedUntil is when busy time was last counted.
 	countedUntil time.Time
 	// batch is the work that was computed since the last sample, and its seconds of busy time.
@@ -87,6 +99,8 @@ type prefills struct {
 func (p *prefills) add(r *request) {
 	p.pending = append(p.pending, r)
 	p.tokens += r.tokensToCompute
+	r.receivedAfter = p.receiving
+	p.receiving += r.received
 	p.accountTokens += r.accountTokens
 	p.meanTokens.add(float64(r.tokensToCompute))
 	p.meanPairs.add(r.pairs)
@@ -127,6 +141,7 @@ func (p *prefills) remove(r *request) {
 	at := slices.Index(p.pending, r)
 	p.pending = slices.Delete(p.pending, at, at+1)
 	p.tokens -= r.tokensToCompute
+	p.receiving -= r.received
 }
 
 // settle forgets the tokens of r that the scheduler's account has. A second call does nothing.
@@ -138,7 +153,7 @@ func (p *prefills) settle(r *request) {
 // pass marks the requests that r, which has its first token, has passed.
 func (p *prefills) pass(r *request, now time.Time) {
 	for _, other := range p.pending {
-		if other.passedAt.IsZero() && !other.bookedAt.After(r.bookedAt) && !other.blocksReady.After(r.blocksReady) {
+		if !other.external && other.passedAt.IsZero() && !other.bookedAt.After(r.bookedAt) && !other.blocksReady.After(r.blocksReady) {
 			other.passedAt = now
 		}
 	}

@@ -154,11 +154,17 @@ func (e *Estimator) Prices(in *schedule.Selection, prices []price.Price) (why st
 		if len(hits) > 0 && int(hits[0].Member) == m {
 			h = hits[0].Hits
 		}
-		work.Compute = promptTokens(in, h)
 		work.Output = float64(in.Request.ExpectedOutput)
 		if work.Output == 0 {
 			work.Output = w.model.meanOutput()
 		}
+		cached := float64(schedule.LocalTokens(h, in.Request.BlockSize))
+		if in.Request.HandedOver {
+			prices[k] = e.handedOver(c, in, m, h, work, now)
+			prices[k].Cached = cached
+			continue
+		}
+		work.Compute = promptTokens(in, h)
 		terms := c.terms
 		doubt := c.doubt
 		if w.explores = mayExplore && doubt > exploreDoubt && w.exploring == nil; w.explores {
@@ -168,9 +174,24 @@ func (e *Estimator) Prices(in *schedule.Selection, prices []price.Price) (why st
 			terms.Scale(unproven)
 		}
 		prices[k] = e.priceOf(c, &terms, in, m, h, work, now)
-		prices[k].Doubt, prices[k].Cached = doubt, float64(schedule.LocalTokens(h, in.Request.BlockSize))
+		prices[k].Doubt, prices[k].Cached = doubt, cached
 	}
 	return "", true
+}
+
+// handedOver returns the price of a request whose prompt another worker has computed, on the worker of a column,
+// member m, which has hits h. The worker receives what its device lacks, after what earlier requests receive, and
+// computes the last token.
+func (e *Estimator) handedOver(c *column, in *schedule.Selection, m int, h index.Hits, w Work, now time.Time) price.Price {
+	load := 0.0
+	if r := &c.worker.model.handOver; r.valid(&e.opts, now) {
+		load = float64(c.worker.prefill.receiving+lacks(in.Request.Tokens, in.Request.BlockSize, h)) / r.value
+	}
+	w.Compute = 1
+	c.worker.explores = false
+	s := e.situation(c, in, m, load, now.Sub(e.start))
+	s.MemoryWait = memoryWait(&c.terms, &s, in, m, w.Prompt)
+	return c.terms.Price(&s, &w)
 }
 
 // priceOf returns the price of a request on the worker of a column, member m, which has hits h. Blocks

@@ -30,11 +30,15 @@ func (e *Estimator) Booked(b *Booking) {
 		e.stats.Unfollowed++
 		return
 	}
-	tokens := toCompute(b.Tokens, b.BlockSize, b.Hits)
+	tokens, received := toCompute(b.Tokens, b.BlockSize, b.Hits), 0
+	if b.HandedOver {
+		received, tokens, b.Hits = lacks(b.Tokens, b.BlockSize, b.Hits), 1, index.Hits{}
+	}
 	work := Work{Prompt: float64(b.Tokens), Compute: float64(tokens)}
 	r := &request{
 		id: b.ID, worker: w, prompt: b.Tokens, blockSize: max(1, b.BlockSize), tokensToCompute: tokens, pairs: work.Pairs(),
-		bookedAt: now, heardAt: now, blocksReady: now, external: b.Hits[kv.TierExternal] > 0,
+		bookedAt: now, heardAt: now, blocksReady: now, external: b.HandedOver || b.Hits[kv.TierExternal] > 0,
+		prefillOnly: b.ExpectedOutput == 1, received: received,
 	}
 	if !b.Untracked {
 		r.accountTokens = int64(max(0, b.Tokens-schedule.LocalTokens(b.Hits, b.BlockSize)))
@@ -51,8 +55,10 @@ func (e *Estimator) Booked(b *Booking) {
 	w.arrivals.add(1, now)
 	t := e.terms(w, now)
 	w.busy.add(t.promptSeconds(r), now)
-	w.model.prompts.add(work.Prompt)
-	w.model.cached.add(work.Prompt - work.Compute)
+	if !b.HandedOver { // the worker that computed it has counted it
+		w.model.prompts.add(work.Prompt)
+		w.model.cached.add(work.Prompt - work.Compute)
+	}
 	e.refreshColumn(w, now)
 	e.requests[b.ID] = r
 	e.booked++
@@ -80,6 +86,9 @@ func (e *Estimator) PrefillDone(id string) {
 		return
 	}
 	w.prefill.pass(r, now)
+	if took := now.Sub(r.bookedAt).Seconds(); r.received >= e.opts.MinTokens && took >= minSeconds && took <= maxSeconds {
+		e.addSample(&w.model.handOver, sample{float64(r.received + r.receivedAfter), took}, now)
+	}
 	t := e.terms(w, now)
 	beside := t.Beside(float64(len(w.decode.running))+w.decode.elsewhere, w.decode.context+w.decode.elsewhereContext)
 	if s, ok := w.prefill.finish(r, e.opts.MinTokens, beside, w.budgetTokens(), now); ok && w.used < fullShare {
@@ -216,7 +225,7 @@ func (e *Estimator) end(r *request, now time.Time) {
 	}
 	if r.running {
 		w.decode.end(r, now)
-		if r.blocks > 0 || w.model.output.weight > 0 { // an answer without a block counts once others have blocks
+		if !r.prefillOnly && (r.blocks > 0 || w.model.output.weight > 0) { // an answer without a block counts once others have blocks
 			w.model.output.add((float64(r.blocks) + 0.5) * float64(r.blockSize))
 		}
 	} else {
@@ -224,6 +233,11 @@ func (e *Estimator) end(r *request, now time.Time) {
 		e.stats.Abandoned++
 	}
 	e.refreshColumn(w, now)
+}
+
+// lacks returns how many tokens of a prompt a worker's device lacks. Blocks of other tiers are handed over too.
+func lacks(tokens, blockSize int, hits index.Hits) int {
+	return max(0, tokens-int(hits[kv.TierDevice])*blockSize)
 }
 
 // toCompute returns how many tokens of a prompt a worker has to compute or to fetch

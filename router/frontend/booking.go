@@ -22,6 +22,7 @@ import (
 	"github.com/blockyard-ai/blockyard/router/feed"
 	"github.com/blockyard-ai/blockyard/router/frontend/openai"
 	"github.com/blockyard-ai/blockyard/router/frontend/session"
+	"github.com/blockyard-ai/blockyard/router/frontend/split"
 	"github.com/blockyard-ai/blockyard/router/frontend/tokens"
 	"github.com/blockyard-ai/blockyard/router/miss"
 	"github.com/blockyard-ai/blockyard/router/workers"
@@ -50,7 +51,7 @@ func (d *Door) book(ctx context.Context, q *request, failed []kv.WorkerID) (*boo
 		return nil, err
 	}
 	if q.handOver != nil {
-		b, err := d.bookSession(ctx, q, model, wish{allowed: q.handOver.partners, expected: q.expected, override: decodeOverride(q.override, d.options.Router.Config())})
+		b, err := d.bookSession(ctx, q, model, wish{allowed: q.handOver.partners, handedOver: true, expected: q.expected, override: split.DecodeOverride(q.override, d.options.Router.Config())})
 		if err == nil || ctx.Err() != nil {
 			return b, err
 		}
@@ -118,6 +119,8 @@ type wish struct {
 	pinned   *kv.Worker
 	override *config.Override
 	expected int // output tokens
+	// handedOver says that a prefill worker has computed the prompt.
+	handedOver bool
 }
 
 // query returns what the router needs to know of a request in any decision of a model.
@@ -169,6 +172,7 @@ func (d *Door) bookOn(ctx context.Context, q *request, model *router.Model, w wi
 	query := q.query(model)
 	query.ID, query.UpdateStates, query.Misses = rand.Text(), true, model.History() != nil
 	query.Allowed, query.Pinned, query.Override, query.ExpectedOutput = w.allowed, w.pinned, w.override, w.expected
+	query.HandedOver = w.handedOver
 	within, decision := d.begin(ctx, phaseDecision)
 	m, err := model.FindBestMatch(within, query)
 	if err == nil {

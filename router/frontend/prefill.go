@@ -13,7 +13,6 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/router"
-	"github.com/blockyard-ai/blockyard/router/config"
 	"github.com/blockyard-ai/blockyard/router/frontend/openai"
 	"github.com/blockyard-ai/blockyard/router/frontend/split"
 	"github.com/blockyard-ai/blockyard/router/workers"
@@ -190,19 +189,7 @@ func mostCached(model *router.Model, q *request, decode map[kv.WorkerID]struct{}
 	if err != nil {
 		return 0 // booking reports it
 	}
-	size := int(model.Key().BlockSize)
-	for i := range overlaps {
-		o := &overlaps[i]
-		if _, ok := decode[o.Worker.ID]; !ok {
-			continue
-		}
-		var blocks int
-		for _, n := range o.Hits {
-			blocks += int(n)
-		}
-		tokens = max(tokens, blocks*size)
-	}
-	return min(tokens, len(q.tokens))
+	return split.MostCached(overlaps, decode, int(model.Key().BlockSize), len(q.tokens))
 }
 
 // lightest returns the load of the least loaded prefill worker and of the least loaded decode
@@ -301,22 +288,6 @@ func (d *Door) ask(ctx context.Context, q *request, b *booking, body []byte) ([]
 func prefillOutcome(ctx context.Context, o outcome) outcome {
 	if errors.Is(context.Cause(ctx), errPrefillTime) {
 		o.err, o.reason = errPrefillTime, reasonPrefillTime
-	}
-	return o
-}
-
-// decodeOverride returns asked, which may be nil, for a request whose prompt comes from elsewhere: the decode
-// worker is chosen by its decode load, its cache earns no credit, and nothing is left to prefill.
-func decodeOverride(asked *config.Override, c *config.Config) *config.Override {
-	off, none := false, 0.0
-	o := &config.Override{AssumeKVReuse: &off, TrackPrefillTokens: &off}
-	if asked != nil {
-		o.Objective = asked.Objective
-	}
-	// Expected milliseconds know no credit. With Dynamo's conditional rule decode workers keep
-	// prompts of their own, which are worth going back to.
-	if c.Score != config.ScorePrice && !c.ConditionalDisaggEnabled {
-		o.OverlapScoreCredit = &none
 	}
 	return o
 }

@@ -43,6 +43,8 @@ type Request struct {
 	SharedHits *SharedHits
 	// TrackPrefill says whether the prompt counts as prefill load.
 	TrackPrefill bool
+	// HandedOver says that another worker has computed the prompt, so that the chosen one gets its blocks.
+	HandedOver bool
 	// Override replaces parts of the Config. It may be nil.
 	Override *Override
 	// StrictPriority orders waiting requests, higher first. Among equals

@@ -28,7 +28,9 @@ type Options struct {
 	Budget, MaxRunning int
 	// HostBytes is what comes from host memory to the device in a second.
 	HostBytes float64
-	Seed      uint64
+	// NetworkBytes is what comes from or goes to other engines in a second.
+	NetworkBytes float64
+	Seed         uint64
 	// Device is told what the device stores and removes.
 	Device Sink
 }
@@ -42,7 +44,7 @@ func (o *Options) Validate() error {
 		{"speed", o.Speed, 0.001, 1000}, {"noise", o.Noise, 0, 2}, {"tail", o.Tail, 0, 1}, {"stalls", o.Stalls, 0, 10},
 		{"warm up", float64(o.WarmUp), 0, 1e6}, {"block size", float64(o.BlockSize), 1, 1 << 20},
 		{"blocks", float64(o.Blocks), 1, 1 << 24}, {"budget", float64(o.Budget), 1, 1 << 24},
-		{"max running", float64(o.MaxRunning), 1, 1 << 20}, {"host bytes", o.HostBytes, 1, 1e15},
+		{"max running", float64(o.MaxRunning), 1, 1 << 20}, {"host bytes", o.HostBytes, 1, 1e15}, {"network bytes", o.NetworkBytes, 0, 1e15},
 	} {
 		if !(f.v >= f.lo && f.v <= f.hi) {
 			return fmt.Errorf("engine %s: %v is not in %v..%v", f.name, f.v, f.lo, f.hi)
@@ -66,6 +68,12 @@ type Request struct {
 	// Gap is called for each token after the first with the time since the token before.
 	Gap func(time.Duration)
 
+	// Held keeps the blocks in use after the end, until the request that has it as its Source has them.
+	Held bool
+	// Source is a held request of another engine for the same prompt. It has ended. The blocks of the prompt come
+	// from there, over the network. Nil has none.
+	Source *Request
+
 	// Cached are the prompt tokens that were not computed, by the tier that they came from.
 	Cached Served
 
@@ -77,13 +85,14 @@ type Request struct {
 	named, anonymous int
 	chunk            int
 	lastToken        time.Duration
-	// fromHost and fromDisk are blocks that were loaded for the request.
-	fromHost, fromDisk int
-	loaded             bool
+	// fromHost, fromDisk and fromNetwork are blocks that were loaded for the request.
+	fromHost, fromDisk, fromNetwork int
+	loaded                          bool
+	engine                          *Engine
 }
 
 // Served are prompt tokens by where they came from.
-type Served struct{ Device, Host, Disk, Computed int }
+type Served struct{ Device, Host, Disk, Network, Computed int }
 
 // Engine is a worker. Make one with New.
 type Engine struct {
@@ -107,6 +116,7 @@ type Engine struct {
 	copyFree        time.Duration
 	copyBytes       float64
 	copyBusy        float64
+	networkFree     time.Duration
 	// SpeedFactor multiplies the speed; scenarios change it.
 	SpeedFactor float64
 	// Numbers of the run.
@@ -190,8 +200,10 @@ func (e *Engine) Speed() float64 { return e.options.Speed * e.SpeedFactor }
 
 // Submit takes a request in. Its callbacks come later.
 func (e *Engine) Submit(r *Request) {
+	r.engine = e
 	if need := e.blocksOf(r.Prompt + r.Output); e.dead || need > e.options.Blocks {
 		e.Dropped++
+		r.releaseSource()
 		e.clock.After(0, r.Lost)
 		return
 	}
@@ -200,6 +212,7 @@ func (e *Engine) Submit(r *Request) {
 		e.loading++
 		e.clock.After(seconds(outside), func() {
 			if e.failIfDead(r) {
+				r.releaseSource()
 				return
 			}
 			e.loading--
@@ -217,6 +230,10 @@ func (e *Engine) blocksOf(tokens int) int {
 // fetch brings the blocks that the node has to the device, unless computing them is sooner, and
 // then has the request wait for its first step.
 func (e *Engine) fetch(r *Request) {
+	if r.Source != nil {
+		e.receive(r)
+		return
+	}
 	full := r.Numbers[:(r.Prompt-1)/e.options.BlockSize] // the last token is always computed
 	onDevice := e.device.blocks.prefix(full)
 	host, disk := e.node.hits(full[onDevice:])

@@ -122,7 +122,8 @@ func (e *Engine) count(r *Request, have int) {
 	size := e.options.BlockSize
 	disk := min(have, r.fromDisk)
 	host := min(have-disk, r.fromHost)
-	r.Cached = Served{Device: (have - host - disk) * size, Host: host * size, Disk: disk * size, Computed: r.Prompt - have*size}
+	network := min(have-disk-host, r.fromNetwork)
+	r.Cached = Served{Device: (have - host - disk - network) * size, Host: host * size, Disk: disk * size, Network: network * size, Computed: r.Prompt - have*size}
 }
 
 // preempt takes the blocks of a request and has it wait at the front. All of its tokens are computed
@@ -224,11 +225,14 @@ func (e *Engine) token(r *Request) {
 	r.lastToken = now
 }
 
-// end gives the blocks of a request back and keeps them on the node.
+// end gives the blocks of a request back, but for named blocks of a held one, and keeps them on the node.
 func (e *Engine) end(r *Request) {
 	e.node.keep(r.first(r.named))
-	e.device.unpin(r.Numbers[:r.named])
 	e.device.give(r.anonymous)
-	r.named, r.anonymous = 0, 0
+	r.anonymous = 0
+	if !r.Held {
+		e.device.unpin(r.Numbers[:r.named])
+		r.named = 0
+	}
 	r.Last()
 }

@@ -46,22 +46,26 @@ func (*boundedHash) Select(in *schedule.Selection) (int, error) {
 	return best, nil
 }
 
-// sticky keeps the requests of a session on one worker.
+// sticky keeps the requests of a session on one worker of each role.
 type sticky struct {
 	c        Context
 	rand     *rand.Rand
-	workerOf map[int]kv.Worker
+	workerOf map[sessionRole]kv.Worker
 }
 
+// sessionRole is a session and the first of the workers that may be chosen: workers of a role are chosen among
+// themselves.
+type sessionRole struct{ session, role int }
+
 func newSticky(c Context) *sticky {
-	return &sticky{c, rand.New(rand.NewPCG(c.Seed, 8)), make(map[int]kv.Worker)}
+	return &sticky{c, rand.New(rand.NewPCG(c.Seed, 8)), make(map[sessionRole]kv.Worker)}
 }
 
 // Select implements schedule.Selector.
 func (s *sticky) Select(in *schedule.Selection) (int, error) {
-	session := s.c.View.Session()
+	session := sessionRole{s.c.View.Session(), in.At(0)}
 	if w, ok := s.workerOf[session]; ok {
-		if m, found := in.Members.Find(w); found {
+		if m, found := find(in, w); found {
 			return m, nil
 		}
 	}
@@ -70,36 +74,50 @@ func (s *sticky) Select(in *schedule.Selection) (int, error) {
 	return m, nil
 }
 
+// find returns the member number of a worker that may be chosen.
+func find(in *schedule.Selection, w kv.Worker) (member int, ok bool) {
+	if member, ok = in.Members.Find(w); ok {
+		_, ok = in.Find(int32(member))
+	}
+	return member, ok
+}
+
 // cacheAware is smg's rule: out of balance (more than 64 requests and half again as many between the
 // most and the least loaded worker) the least loaded worker; else the worker with the longest match in
 // a tree of what was sent, if that is more than 0.3 of the prompt; else the worker with the smallest
-// tree.
+// tree. Workers of a role have a tree of their own.
 type cacheAware struct {
 	rand *rand.Rand
-	// sent has the worker that each block was last sent to. size counts the blocks of each worker.
-	sent map[kv.SequenceHash]kv.Worker
+	// sent has the worker that each block was last sent to, by the first worker that could be chosen. size counts
+	// the blocks of each worker.
+	sent map[int]map[kv.SequenceHash]kv.Worker
 	size map[kv.Worker]int
 }
 
 func newCacheAware(c Context) *cacheAware {
-	return &cacheAware{rand.New(rand.NewPCG(c.Seed, 9)), make(map[kv.SequenceHash]kv.Worker), make(map[kv.Worker]int)}
+	return &cacheAware{rand.New(rand.NewPCG(c.Seed, 9)), make(map[int]map[kv.SequenceHash]kv.Worker), make(map[kv.Worker]int)}
 }
 
 // Select implements schedule.Selector.
 func (s *cacheAware) Select(in *schedule.Selection) (int, error) {
-	m := s.choose(in)
+	sent := s.sent[in.At(0)]
+	if sent == nil {
+		sent = make(map[kv.SequenceHash]kv.Worker)
+		s.sent[in.At(0)] = sent
+	}
+	m := s.choose(in, sent)
 	w := in.Members.List[m].Worker
 	for _, h := range in.Request.Sequence {
-		if old, ok := s.sent[h]; ok {
+		if old, ok := sent[h]; ok {
 			s.size[old]--
 		}
-		s.sent[h] = w
+		sent[h] = w
 		s.size[w]++
 	}
 	return m, nil
 }
 
-func (s *cacheAware) choose(in *schedule.Selection) int {
+func (s *cacheAware) choose(in *schedule.Selection, sent map[kv.SequenceHash]kv.Worker) int {
 	least, most := int32(math.MaxInt32), int32(0)
 	for k := range in.Len() {
 		n := in.Loads.Requests[in.At(k)]
@@ -110,13 +128,13 @@ func (s *cacheAware) choose(in *schedule.Selection) int {
 	}
 	matched, on := 0, kv.Worker{}
 	for _, h := range in.Request.Sequence {
-		w, ok := s.sent[h]
+		w, ok := sent[h]
 		if !ok {
 			break
 		}
 		matched, on = matched+1, w
 	}
-	if m, ok := in.Members.Find(on); ok && float64(matched) > 0.3*float64(in.Request.Blocks()) {
+	if m, ok := find(in, on); ok && float64(matched) > 0.3*float64(in.Request.Blocks()) {
 		return m
 	}
 	return lowest(in, s.rand, func(m int) float64 { return float64(s.size[in.Members.List[m].Worker]) })
