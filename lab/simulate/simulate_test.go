@@ -265,3 +265,75 @@ func TestSyncedRoutersDecideLikeOne(t *testing.T) {
 		})
 	}
 }
+
+// TestRolesAreKept: prompts are computed on the workers for them and answered on the others, their KV goes over the
+// network, each policy serves all requests, and one seed has one result.
+func TestRolesAreKept(t *testing.T) {
+	s := small(func(s *Scenario) {
+		s.Hardware.Prefill, s.Hardware.NetworkBytes = 2, 12.5e9
+		s.Load = chats(150, 5)
+	})
+	prompts, err := s.prompts(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range policy.All() {
+		c, err := newCluster(s, prompts, p, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.run(); c.err != nil {
+			t.Fatalf("%s: %v", p.Name, c.err)
+		}
+		decoded := c.routed[2] + c.routed[3]
+		if prefilled := c.routed[0] + c.routed[1]; prefilled == 0 || prefilled > decoded {
+			t.Errorf("%s: %d prompts computed and %d answers: %v", p.Name, prefilled, decoded, c.routed)
+		}
+		r := c.finish()
+		if r.Unfinished != 0 || r.Failed != 0 || r.Requests == 0 || r.Moved.Network == 0 {
+			t.Errorf("%s: %d requests, %d unfinished, %d failed, %.0f bytes over the network", p.Name, r.Requests, r.Unfinished, r.Failed, r.Moved.Network)
+		}
+	}
+	if a, b := run(t, s, "price", 1), run(t, s, "price", 1); !reflect.DeepEqual(a, b) {
+		t.Errorf("%+v and then %+v", a, b)
+	}
+}
+
+// TestDecisionsAreExplained: the first seed has a bounded sample whose chosen worker is among those compared, the
+// others have none, and the sample changes no result.
+func TestDecisionsAreExplained(t *testing.T) {
+	s := small(func(s *Scenario) { s.Load = chats(150, 5) })
+	r := run(t, s, "price", 1)
+	if n := len(r.Decisions); n < explainedDecisions/2 || n > explainedDecisions {
+		t.Fatalf("%d decisions, want about %d", n, explainedDecisions)
+	}
+	for i, d := range r.Decisions {
+		chosen := slices.IndexFunc(d.Candidates, func(c report.Candidate) bool { return c.Chosen })
+		if chosen < 0 || d.Compared != 4 || len(d.Candidates) != 4 || d.Candidates[0].Cost > d.Candidates[chosen].Cost ||
+			d.AtMS < 1000 || i > 0 && d.AtMS <= r.Decisions[i-1].AtMS || d.Candidates[0].TTFTMS <= 0 {
+			t.Errorf("%+v", d)
+		}
+	}
+	if other := run(t, s, "price", 2); len(other.Decisions) > 0 {
+		t.Errorf("seed 2: %d decisions", len(other.Decisions))
+	}
+	prompts, err := s.prompts(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, _ := policy.Named("price")
+	c, err := newCluster(s, prompts, p, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.explainAt = s.Duration // no decision is explained
+	c.run()
+	if plain := c.finish(); plain.Decisions == nil {
+		r.Decisions = nil
+		if !reflect.DeepEqual(plain, r) {
+			t.Errorf("%+v, and without explanations %+v", r, plain)
+		}
+	} else {
+		t.Errorf("%d decisions are explained", len(plain.Decisions))
+	}
+}

@@ -103,3 +103,28 @@ func TestNamesAreUnique(t *testing.T) {
 		t.Error("there is a policy luck")
 	}
 }
+
+// TestRolesHaveTheirOwnAffinities: what was sent to workers of one role draws nothing to those of another.
+func TestRolesHaveTheirOwnAffinities(t *testing.T) {
+	for _, name := range []string{"sticky", "cache-aware"} {
+		c := &cluster{states: make([]State, 4)}
+		p, _ := Named(name)
+		selector := p.Selector(Context{View: c, Seed: 1})
+		choose := func(candidates []int32, requests ...int32) int {
+			in := selection(c, requests, make([]int64, 4))
+			in.Candidates = candidates
+			m, err := selector.Select(in)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return m
+		}
+		prefill, decode := []int32{0, 1}, []int32{2, 3}
+		first, second := choose(prefill, 1, 0, 0, 0), choose(decode, 0, 0, 1, 0)
+		for range 3 {
+			if p, d := choose(prefill, 0, 9, 9, 9), choose(decode, 9, 9, 9, 9); p != first || d != second || p > 1 || d < 2 {
+				t.Errorf("%s: members %d and %d, want %d and %d again", name, p, d, first, second)
+			}
+		}
+	}
+}

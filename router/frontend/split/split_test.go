@@ -7,8 +7,11 @@ import (
 	"time"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/router/config"
+	"github.com/blockyard-ai/blockyard/router/decide"
 	"github.com/blockyard-ai/blockyard/router/frontend/openai"
 	"github.com/blockyard-ai/blockyard/router/frontend/split"
+	"github.com/blockyard-ai/blockyard/router/index"
 )
 
 func parse(t *testing.T, route openai.Route, body string) *openai.Request {
@@ -210,4 +213,41 @@ func Example() {
 	// "" ""
 	// {"prompt":[1,2,3,4,5,6,7,8],"max_tokens":1,"stream":false} <nil>
 	// {"prompt":[1,2,3,4,5,6,7,8],"max_tokens":100,"kv_transfer_params":{"blockyard":{"await":2,"deadline_ms":1000}}} <nil>
+}
+
+// A decode worker counts with all of its tiers, at most to the end of the prompt; other workers do not count.
+func TestMostCached(t *testing.T) {
+	decode := map[kv.WorkerID]struct{}{2: {}, 3: {}}
+	overlaps := []decide.Overlap{
+		{Worker: kv.Worker{ID: 1}, Hits: index.Hits{kv.TierDevice: 9}},
+		{Worker: kv.Worker{ID: 2}, Hits: index.Hits{kv.TierDevice: 1, kv.TierHost: 2}},
+		{Worker: kv.Worker{ID: 3}, Hits: index.Hits{kv.TierDisk: 2}},
+	}
+	for prompt, want := range map[int]int{1000: 48, 40: 40} {
+		if got := split.MostCached(overlaps, decode, 16, prompt); got != want {
+			t.Errorf("prompt of %d tokens: %d cached, want %d", prompt, got, want)
+		}
+	}
+}
+
+// Nothing is left to prefill for the decode worker. With weights its cache earns no credit, unless Dynamo's
+// conditional rule keeps prompts there.
+func TestDecodeOverride(t *testing.T) {
+	objective := "ttft"
+	for name, c := range map[string]struct {
+		config config.Config
+		credit bool
+	}{
+		"weights":     {config.Config{Score: config.ScoreWeights}, true},
+		"conditional": {config.Config{Score: config.ScoreWeights, ConditionalDisaggEnabled: true}, false},
+		"price":       {config.Config{Score: config.ScorePrice}, false},
+	} {
+		o := split.DecodeOverride(&config.Override{Objective: &objective}, &c.config)
+		if *o.AssumeKVReuse || *o.TrackPrefillTokens || o.Objective != &objective || (o.OverlapScoreCredit != nil) != c.credit {
+			t.Errorf("%s: %+v", name, o)
+		}
+		if split.DecodeOverride(nil, &c.config).Objective != nil {
+			t.Errorf("%s: an objective that nobody asked for", name)
+		}
+	}
 }
