@@ -79,7 +79,7 @@ func layers() []layer {
 		{"router/frontend/admission", []string{"internal"}},
 		{"router/frontend/memory", []string{"internal"}},
 		{"router/frontend/session", []string{"internal"}},
-		{"router/frontend/split", []string{"router/frontend/openai", "internal"}},
+		{"router/frontend/split", []string{"router/frontend/openai", "router/config", "router/decide", "internal"}},
 		{"router/frontend/tenant", []string{"internal"}},
 		{"router/frontend/tokens", []string{"router/frontend/openai", "internal"}},
 		{"blockmgr", []string{"layout", "internal"}},

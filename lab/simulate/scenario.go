@@ -135,14 +135,6 @@ func generated(workers int, span time.Duration) []Scenario {
 			return workload.Generate(o)
 		}
 	}
-	documents := func(o *workload.Options) {
-		o.SystemPrompts, o.SystemZipf = 120, 0.9
-		o.System = workload.Lengths{Median: 12_000, Sigma: 0.6, Min: 2000, Max: 50_000}
-		o.Output = workload.Lengths{Median: 120, Sigma: 0.6, Min: 4, Max: 600}
-	}
-	questions := func(o *workload.Options) {
-		o.User = workload.Lengths{Median: 1200, Sigma: 0.9, Min: 64, Max: 12_000}
-	}
 	unshared := func(o *workload.Options) {
 		o.SystemPrompts, o.SystemZipf = min(int(100_000*scale), 10_000_000), 0.001
 		o.System = workload.Lengths{Median: 1500, Sigma: 1, Min: 64, Max: 12_000}
@@ -183,6 +175,18 @@ func generated(workers int, span time.Duration) []Scenario {
 		all[i].complicate()
 	}
 	return all
+}
+
+// documents has prompts about long documents.
+func documents(o *workload.Options) {
+	o.SystemPrompts, o.SystemZipf = 120, 0.9
+	o.System = workload.Lengths{Median: 12_000, Sigma: 0.6, Min: 2000, Max: 50_000}
+	o.Output = workload.Lengths{Median: 120, Sigma: 0.6, Min: 4, Max: 600}
+}
+
+// questions has long turns.
+func questions(o *workload.Options) {
+	o.User = workload.Lengths{Median: 1200, Sigma: 0.9, Min: 64, Max: 12_000}
 }
 
 // complicate adds to a scenario what happens to its cluster.

@@ -11,7 +11,6 @@ import (
 	"github.com/blockyard-ai/blockyard/router/decide"
 	"github.com/blockyard-ai/blockyard/router/frontend/openai"
 	"github.com/blockyard-ai/blockyard/router/frontend/split"
-	"github.com/blockyard-ai/blockyard/router/index"
 )
 
 func parse(t *testing.T, route openai.Route, body string) *openai.Request {
@@ -218,11 +217,10 @@ func Example() {
 // A decode worker counts with all of its tiers, at most to the end of the prompt; other workers do not count.
 func TestMostCached(t *testing.T) {
 	decode := map[kv.WorkerID]struct{}{2: {}, 3: {}}
-	overlaps := []decide.Overlap{
-		{Worker: kv.Worker{ID: 1}, Hits: index.Hits{kv.TierDevice: 9}},
-		{Worker: kv.Worker{ID: 2}, Hits: index.Hits{kv.TierDevice: 1, kv.TierHost: 2}},
-		{Worker: kv.Worker{ID: 3}, Hits: index.Hits{kv.TierDisk: 2}},
-	}
+	overlaps := []decide.Overlap{{Worker: kv.Worker{ID: 1}}, {Worker: kv.Worker{ID: 2}}, {Worker: kv.Worker{ID: 3}}}
+	overlaps[0].Hits[kv.TierDevice] = 9
+	overlaps[1].Hits[kv.TierDevice], overlaps[1].Hits[kv.TierHost] = 1, 2
+	overlaps[2].Hits[kv.TierDisk] = 2
 	for prompt, want := range map[int]int{1000: 48, 40: 40} {
 		if got := split.MostCached(overlaps, decode, 16, prompt); got != want {
 			t.Errorf("prompt of %d tokens: %d cached, want %d", prompt, got, want)
