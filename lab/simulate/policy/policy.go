@@ -79,7 +79,7 @@ func All() []Policy {
 		{Name: "kv-aware", About: "vllm-router: tier credits 1, 0.8, 0.3 against load", Configure: func(c *schedule.Config) { c.HostWeight, c.DiskWeight = 0.8, 0.3 }},
 		{Name: "cache-aware", About: "smg: shortest queue when out of balance, else longest match", Selector: func(c Context) schedule.Selector { return newCacheAware(c) }},
 		{Name: "preble", About: "E2: exploit a long match, else the least cost", Selector: func(c Context) schedule.Selector { return newE2(c) }},
-		{Name: "mooncake", About: "conductor: least expected time to the first token", Selector: func(c Context) schedule.Selector { return &conductor{c} }},
+		{Name: "mooncake", About: "conductor: least expected time to the first token", Selector: func(c Context) schedule.Selector { return &conductor{rand.New(rand.NewPCG(c.Seed, 12))} }},
 		{Name: "weights", About: "Dynamo's formula with Blockyard's tuned weights", Configure: (*schedule.Config).Tune},
 		{Name: "price", About: "expected milliseconds, with what the request costs others", Priced: true},
 		{Name: "price-ttft", About: "price with the objective ttft", Configure: objective(price.TTFT), Priced: true, OnlyNamed: true},

@@ -58,11 +58,15 @@ func (s *llmd) Select(in *schedule.Selection) (int, error) {
 }
 
 // conductor takes the least expected time to the first token: prompt tokens that wait, and those of
-// the request that are not cached, at one known rate.
-type conductor struct{ c Context }
+// the request that are not cached, at one known rate. Of the workers that only answer the one with the fewest
+// requests.
+type conductor struct{ rand *rand.Rand }
 
 // Select implements schedule.Selector.
 func (s *conductor) Select(in *schedule.Selection) (int, error) {
+	if in.Request.HandedOver {
+		return lowest(in, s.rand, func(m int) float64 { return float64(in.Loads.Requests[m]) }), nil
+	}
 	best, least := in.At(0), 0.0
 	first := true
 	hits(in, func(m int, h index.Hits) {

@@ -25,10 +25,28 @@ var (
 )
 
 // RoundRobin chooses the workers in turn. A worker that comes or goes does not change the
-// order of the others. A pinned request takes no turn. The zero value is ready.
+// order of the others. A pinned request takes no turn. Prompts that are only computed, answers to prompts that
+// other workers have computed, and whole requests have turns of their own: they have other candidates, and with
+// one turn for all each would always get the first worker behind the others'. The zero value is ready.
 type RoundRobin struct {
+	turns [3]turn
+}
+
+// turn is the last choice.
+type turn struct {
 	last    kv.Worker
 	started bool
+}
+
+// turnOf returns the turn of a request.
+func (s *RoundRobin) turnOf(r *schedule.Request) *turn {
+	switch {
+	case r.HandedOver:
+		return &s.turns[2]
+	case r.ExpectedOutput == 1:
+		return &s.turns[1]
+	}
+	return &s.turns[0]
 }
 
 // IgnoresCache implements schedule.CacheIgnorer.
@@ -40,9 +58,9 @@ func (s *RoundRobin) Select(in *schedule.Selection) (member int, err error) {
 	if in.Request.Pinned != nil { // the pinned worker is the only candidate
 		return in.At(0), nil
 	}
-	next := 0
-	if s.started {
-		for next < in.Len() && in.Members.List[in.At(next)].Worker.Compare(s.last) <= 0 {
+	t, next := s.turnOf(in.Request), 0
+	if t.started {
+		for next < in.Len() && in.Members.List[in.At(next)].Worker.Compare(t.last) <= 0 {
 			next++
 		}
 	}
@@ -50,7 +68,7 @@ func (s *RoundRobin) Select(in *schedule.Selection) (member int, err error) {
 		next = 0
 	}
 	member = in.At(next)
-	s.last, s.started = in.Members.List[member].Worker, true
+	t.last, t.started = in.Members.List[member].Worker, true
 	return member, nil
 }
 

@@ -3,6 +3,7 @@ package modes
 import (
 	"errors"
 	"math"
+	"slices"
 	"testing"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
@@ -148,5 +149,28 @@ func TestDirect(t *testing.T) {
 	in.Candidates, in.Request.Pinned = []int32{1}, &kv.Worker{ID: 2}
 	if m, err := (Direct{}).Select(in); m != 1 || err != nil {
 		t.Errorf("member %d, %v; want the pinned one", m, err)
+	}
+}
+
+// Prompts that are computed on some workers and answered on others take turns among each.
+func TestRoundRobinTakesTurnsInEachRole(t *testing.T) {
+	var s RoundRobin
+	in := fleet(make([]int32, 5), make([]int64, 5))
+	counts := make([]int, 5)
+	for range 60 {
+		for _, role := range []struct {
+			candidates []int32
+			request    schedule.Request
+		}{{[]int32{0, 1}, schedule.Request{ExpectedOutput: 1}}, {[]int32{2, 3, 4}, schedule.Request{HandedOver: true}}, {[]int32{2, 3, 4}, schedule.Request{}}} {
+			in.Candidates, in.Request = role.candidates, &role.request
+			m, err := s.Select(in)
+			if err != nil {
+				t.Fatal(err)
+			}
+			counts[m]++
+		}
+	}
+	if !slices.Equal(counts, []int{30, 30, 40, 40, 40}) {
+		t.Errorf("choices %v, want 30 of each prefill worker and 40 of each decode worker", counts)
 	}
 }
