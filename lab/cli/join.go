@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"io"
+	"os"
 	"time"
 
 	"github.com/blockyard-ai/blockyard/internal/bytesize"
@@ -17,6 +18,8 @@ type benchJoinCmd struct {
 	Engines    int           `help:"Engines of each agent, 1 to 64." default:"8"`
 	Blocks     int           `help:"Blocks of each engine and of each agent's pool, 1 to 1048576." default:"2000"`
 	Link       bytesize.Size `help:"Bytes a second of the router's link." default:"50MiB"`
+	Restart    bool          `help:"Then stop the router, and measure how a new one starts from the stored snapshot."`
+	Missed     int           `help:"Documents that each publisher replaces while no router runs, 1 to 1000; a document has up to 250 blocks." default:"4"`
 	Patience   time.Duration `help:"Longest time of the fleet's start, and of the join." default:"10m"`
 	NATSServer string        `name:"nats-server" help:"The nats-server program (default: the one beside this program)." type:"path" placeholder:"FILE"`
 	Dir        string        `help:"Directory of logs (default: the temporary directory)." type:"path" placeholder:"DIR"`
@@ -24,14 +27,17 @@ type benchJoinCmd struct {
 
 // Help implements kong's HelpProvider.
 func (benchJoinCmd) Help() string {
-	return `A process announces a fleet of agents over a real NATS server, with a connection for each agent and a publisher for each engine and pool. Then a router starts behind a proxy that carries a bounded number of bytes a second. The last line has the time until the router knows every block, the link's own time for as many bytes, the router's peak memory, and cuts: lost connections, dropped messages and dumps that broke off. The exit status is 1 with a cut.`
+	return `A process announces a fleet of agents over a real NATS server, with a connection for each agent and a publisher for each engine and pool. Then a router starts behind a proxy that carries a bounded number of bytes a second. The last line has the time until the router knows every block, the link's own time for as many bytes, the router's peak memory, and cuts: lost connections, dropped messages and dumps that broke off. The exit status is 1 with a cut.
+
+With --restart the router reads events from a JetStream stream. It is stopped when it knows every block, and stores a snapshot. Each publisher then replaces blocks while no router runs. A new router starts from the snapshot and reads the events that it missed. The last line has the time until the new router knows every block; wrong counts the publishers whose blocks differ from a dump of its index, and fails the run.`
 }
 
 // Validate implements kong's interface; its errors are errors of usage.
 func (c *benchJoinCmd) Validate() error {
 	o := c.options(cluster.Programs{}, io.Discard)
 	return cmp.Or(moreThanZero(c.Agents != 0, "agents", c.Agents), moreThanZero(c.Engines != 0, "engines", c.Engines),
-		moreThanZero(c.Blocks != 0, "blocks", c.Blocks), moreThanZero(c.Link != 0, "link", 0), o.Validate())
+		moreThanZero(c.Blocks != 0, "blocks", c.Blocks), moreThanZero(c.Link != 0, "link", 0),
+		moreThanZero(c.Missed != 0, "missed", c.Missed), o.Validate())
 }
 
 // Run measures the join and prints its figures.
@@ -45,7 +51,8 @@ func (c *benchJoinCmd) Run(ctx context.Context, stdout io.Writer, r *root) error
 
 func (c *benchJoinCmd) options(run cluster.Programs, stdout io.Writer) join.Options {
 	return join.Options{
-		Agents: c.Agents, Engines: c.Engines, Blocks: c.Blocks, LinkBytes: int(c.Link), Patience: c.Patience,
+		Agents: c.Agents, Engines: c.Engines, Blocks: c.Blocks, LinkBytes: int(c.Link),
+		Restart: c.Restart, Missed: c.Missed, Patience: c.Patience,
 		Programs: run, NATSServer: natsServer(c.NATSServer, run.Lab), Dir: c.Dir, Out: stdout,
 	}
 }
@@ -61,5 +68,5 @@ type joinFleetCmd struct {
 
 // Run publishes until it is ended.
 func (c *joinFleetCmd) Run(ctx context.Context, stdout io.Writer) error {
-	return join.Fleet(ctx, join.FleetOptions{URL: c.NATS, Cluster: c.Cluster, Agents: c.Agents, Engines: c.Engines, Blocks: c.Blocks}, stdout)
+	return join.Fleet(ctx, join.FleetOptions{URL: c.NATS, Cluster: c.Cluster, Agents: c.Agents, Engines: c.Engines, Blocks: c.Blocks}, os.Stdin, stdout)
 }

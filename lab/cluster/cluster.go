@@ -31,6 +31,8 @@ type Options struct {
 	// NATSServer is the nats-server program that StartNATS runs. NATSURL is a server
 	// that runs already.
 	NATSServer, NATSURL string
+	// JetStream makes the NATS server of StartNATS keep streams in Dirs.Work.
+	JetStream bool
 	// BlindRouter makes the NATS server refuse every query of the router, so that the router
 	// cannot repair a loss.
 	BlindRouter bool

@@ -61,7 +61,11 @@ func (c *Cluster) natsConfig() string {
 	if c.o.BlindRouter {
 		permissions = fmt.Sprintf(", permissions: {publish: {deny: [%q]}}", "blockyard."+c.o.Name+".kv-query.>")
 	}
-	return fmt.Sprintf(`listen: "127.0.0.1:%d"
+	streams := ""
+	if c.o.JetStream {
+		streams = fmt.Sprintf("jetstream: {store_dir: %q}\n", filepath.Join(c.o.Dirs.Work, "jetstream"))
+	}
+	return streams + fmt.Sprintf(`listen: "127.0.0.1:%d"
 authorization: { users: [
   {user: %q, password: %q},
   {user: %q, password: %q%s}

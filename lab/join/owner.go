@@ -1,6 +1,8 @@
 package join
 
 import (
+	"sync"
+
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/publisher"
@@ -15,54 +17,84 @@ const (
 	modelName                   = "joined"
 )
 
-// owner is the unchanging stream of an engine or a pool. It implements publisher.Source, and makes its blocks
-// each time that it is asked for them.
+// sink takes events, as publisher.Feed does.
+type sink interface {
+	Publish(events []kvevent.RouterEvent)
+}
+
+// owner is the stream of an engine or a pool. It implements publisher.Source, and makes its blocks
+// each time that it is asked for them. It is safe for concurrent use once sink is set.
 type owner struct {
 	who    kv.Owner
 	tier   kv.Tier
 	number uint64 // of the owner in the fleet
 	blocks int
+	sink   sink // of replace; nil takes no events
+
+	mu     sync.Mutex
+	first  uint64 // number of the owner's oldest document, and of the documents that were replaced
 	digest uint64
 }
 
 var _ publisher.Source = (*owner)(nil)
 
-func newOwner(who kv.Owner, tier kv.Tier, number uint64, blocks int) *owner {
-	o := &owner{who: who, tier: tier, number: number, blocks: blocks}
-	o.visit(func(e *kvevent.RouterEvent) {
-		for i := range e.Blocks {
-			o.digest += kv.Digest(e.Blocks[i].Hash, tier)
-		}
-	})
+// newOwner returns an owner that has replaced some of its documents.
+func newOwner(who kv.Owner, tier kv.Tier, number uint64, blocks int, replaced uint64) *owner {
+	o := &owner{who: who, tier: tier, number: number, blocks: blocks, first: replaced}
+	o.visit(func(e *kvevent.RouterEvent) { o.digest += digestOf(e.Blocks, tier) })
 	return o
 }
 
-// events returns the number of events that made the owner's state.
-func (o *owner) events() uint64 { return uint64((o.blocks + documentBlocks - 1) / documentBlocks) }
-
-// visit calls f with an event for each document. The event is valid during the call.
-func (o *owner) visit(f func(e *kvevent.RouterEvent)) {
-	var locals []kv.LocalHash
-	var sequence []kv.SequenceHash
-	e := kvevent.RouterEvent{Owner: o.who, Tier: o.tier, Kind: kvevent.Stored}
-	for n := range o.events() {
-		document := o.number*maxBlocks + n + commonDocuments
-		if n%commonOdds == 0 { // an owner holds none twice
-			document = (o.number*8 + n) % commonDocuments
-		}
-		e.ID = n + 1
-		length := min(documentBlocks, o.blocks-int(n)*documentBlocks)
-		locals = locals[:0]
-		for i := range length {
-			locals = append(locals, kv.LocalHash(mixed(document<<20+uint64(i))))
-		}
-		sequence = kv.AppendSequence(sequence[:0], locals)
-		e.Blocks = e.Blocks[:0]
-		for i := range locals {
-			e.Blocks = append(e.Blocks, kvevent.StoredBlock{Hash: sequence[i], Local: locals[i]})
-		}
-		f(&e)
+func digestOf(blocks []kvevent.StoredBlock, tier kv.Tier) (sum uint64) {
+	for i := range blocks {
+		sum += kv.Digest(blocks[i].Hash, tier)
 	}
+	return sum
+}
+
+// documents returns the number of documents that the owner holds.
+func (o *owner) documents() uint64 { return uint64((o.blocks + documentBlocks - 1) / documentBlocks) }
+
+// last returns the id of the owner's last event: one for each document, and two for each replaced one.
+func (o *owner) last() uint64 { return o.documents() + 2*o.first }
+
+// document returns the blocks of document n of the owner. Documents that replace one another are equally long.
+func (o *owner) document(n uint64) []kvevent.StoredBlock {
+	id := o.number*maxBlocks + n + commonDocuments
+	if n%commonOdds == 0 { // an owner holds none twice
+		id = (o.number*8 + n) % commonDocuments
+	}
+	length := min(documentBlocks, o.blocks-int(n%o.documents())*documentBlocks)
+	locals := make([]kv.LocalHash, length)
+	for i := range locals {
+		locals[i] = kv.LocalHash(mixed(id<<20 + uint64(i)))
+	}
+	blocks := make([]kvevent.StoredBlock, length)
+	for i, h := range kv.AppendSequence(nil, locals) {
+		blocks[i] = kvevent.StoredBlock{Hash: h, Local: locals[i]}
+	}
+	return blocks
+}
+
+// visit calls f with a stored event for each document, numbered from 1.
+func (o *owner) visit(f func(e *kvevent.RouterEvent)) {
+	for n := range o.documents() {
+		f(&kvevent.RouterEvent{Owner: o.who, Tier: o.tier, Kind: kvevent.Stored, ID: n + 1, Blocks: o.document(o.first + n)})
+	}
+}
+
+// replace removes the oldest document and stores another one: two events.
+func (o *owner) replace() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	old, stored := o.document(o.first), o.document(o.first+o.documents())
+	removed := kvevent.RouterEvent{Owner: o.who, Tier: o.tier, Kind: kvevent.Removed, ID: o.last() + 1}
+	for i := range old {
+		removed.Removed = append(removed.Removed, old[i].Hash)
+	}
+	o.first++
+	o.digest += digestOf(stored, o.tier) - digestOf(old, o.tier)
+	o.sink.Publish([]kvevent.RouterEvent{removed, {Owner: o.who, Tier: o.tier, Kind: kvevent.Stored, ID: o.last(), Blocks: stored}})
 }
 
 // Owner implements publisher.Source.
@@ -70,17 +102,17 @@ func (o *owner) Owner() kv.Owner { return o.who }
 
 // Status implements publisher.Source.
 func (o *owner) Status() publisher.Status {
-	return publisher.Status{LastEventID: o.events(), Digest: o.digest, Blocks: uint64(o.blocks), Health: kvevent.HealthExact}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return publisher.Status{LastEventID: o.last(), Digest: o.digest, Blocks: uint64(o.blocks), Health: kvevent.HealthExact}
 }
 
 // Snapshot implements publisher.Source.
 func (o *owner) Snapshot() (events []kvevent.RouterEvent, last, digest uint64) {
-	o.visit(func(e *kvevent.RouterEvent) {
-		kept := *e
-		kept.Blocks = append([]kvevent.StoredBlock(nil), e.Blocks...)
-		events = append(events, kept)
-	})
-	return events, o.events(), o.digest
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.visit(func(e *kvevent.RouterEvent) { events = append(events, *e) })
+	return events, o.last(), o.digest
 }
 
 // mixed spreads a number over 64 bits (splitmix64).

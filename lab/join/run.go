@@ -35,7 +35,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err != nil {
 		return err
 	}
-	c := cluster.New(cluster.Options{Programs: o.Programs, NATSServer: o.NATSServer, Dirs: dirs})
+	c := cluster.New(cluster.Options{Programs: o.Programs, NATSServer: o.NATSServer, Dirs: dirs, JetStream: o.Restart})
 	defer func() {
 		c.Close(0)
 		keep := ctx.Err() == nil && err != nil
@@ -47,7 +47,8 @@ func Run(ctx context.Context, o Options) (err error) {
 	if _, err = c.StartNATS(ctx); err != nil {
 		return err
 	}
-	if err = o.startFleet(ctx, c); err != nil {
+	f, err := o.startFleet(ctx, c)
+	if err != nil {
 		return err
 	}
 	k, err := openLink(c.NATSAddress(), o.LinkBytes)
@@ -55,33 +56,40 @@ func Run(ctx context.Context, o Options) (err error) {
 		return err
 	}
 	defer k.close()
+	c.RouteThrough(k.address())
 	r, err := o.join(ctx, c, k)
 	if err != nil {
 		return fmt.Errorf("join: %w", err)
 	}
-	return r.report(&o)
+	if err = r.report(&o); err != nil || !o.Restart {
+		return err
+	}
+	if err = o.restart(ctx, c, k, f, r.router); err != nil {
+		return fmt.Errorf("restart: %w", err)
+	}
+	return nil
 }
 
 // startFleet starts the process with all publishers, and waits until each has announced itself.
-func (o *Options) startFleet(ctx context.Context, c *cluster.Cluster) error {
+func (o *Options) startFleet(ctx context.Context, c *cluster.Cluster) (*cluster.Process, error) {
 	p, err := c.StartHelper(ctx, fleetName, "bench", "join-fleet", "--cluster="+c.Name(),
 		"--agents="+strconv.Itoa(o.Agents), "--engines="+strconv.Itoa(o.Engines), "--blocks="+strconv.Itoa(o.Blocks))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	starting, cancel := context.WithTimeoutCause(ctx, o.Patience, cluster.ErrTooLong)
 	defer cancel()
 	var all announced
 	if err := p.Next(starting, &all); err != nil {
-		return err
+		return nil, err
 	}
 	resident, err := p.PeakRSS()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	fmt.Fprintf(o.Out, "fleet: %d agents with %d engines each, %d publishers of %d blocks; %d MiB\n",
 		o.Agents, o.Engines, all.Publishers, o.Blocks, resident>>20)
-	return nil
+	return p, nil
 }
 
 func (o *Options) publishers() int  { return o.Agents * (o.Engines + 1) }
@@ -89,6 +97,7 @@ func (o *Options) memberships() int { return o.publishers() * o.Blocks }
 
 // result has the figures of a join.
 type result struct {
+	router                     *cluster.Router
 	took, link                 time.Duration
 	bytes, peak                uint64
 	reconnects                 uint64
@@ -96,13 +105,30 @@ type result struct {
 	idle                       uint64 // bytes a second over the link after the join: announcements
 	indexBytes                 float64
 	cpu                        float64 // the router's processor seconds
+	metrics                    map[string]float64
 }
 
-// join starts a router behind the link and waits until it knows every block.
+// cuts counts lost connections, dropped messages and dumps that broke off.
+func (r *result) cuts() uint64 { return r.reconnects + uint64(r.dropped) + uint64(r.cut) }
+
+// join starts a router behind the link, waits until it knows every block, and measures the idle link.
 func (o *Options) join(ctx context.Context, c *cluster.Cluster, k *link) (*result, error) {
-	began := time.Now()
-	c.RouteThrough(k.address())
-	r, err := c.StartRouter(ctx)
+	r, err := o.exact(ctx, c, k, 0)
+	if err == nil {
+		r.idle, err = k.idle(ctx)
+	}
+	return r, err
+}
+
+// exact starts a router behind the link and waits until it knows every block of publishers that have replaced some
+// documents.
+func (o *Options) exact(ctx context.Context, c *cluster.Cluster, k *link, replaced int) (*result, error) {
+	began, bytes, connections := time.Now(), k.bytes.Load(), k.connections.Load()
+	var flags []string
+	if o.Restart {
+		flags = append(flags, "--durable-kv-events")
+	}
+	r, err := c.StartRouter(ctx, flags...)
 	if err != nil {
 		return nil, err
 	}
@@ -114,15 +140,18 @@ func (o *Options) join(ctx context.Context, c *cluster.Cluster, k *link) (*resul
 			return nil, err
 		}
 		took := time.Since(began)
-		if m[prefix+"feeds_exact"] == float64(o.publishers()) && m[prefix+"index_memberships"] == float64(o.memberships()) {
-			out := &result{took: took, bytes: k.bytes.Load(), reconnects: k.connections.Load() - 1,
-				dropped: m[prefix+"transport_dropped_total"], cut: m[prefix+"dumps_cut_total"], failed: m[prefix+"query_failures_total"],
-				asks: m[prefix+"queries_total"], indexBytes: m[prefix+"index_bytes"], cpu: m[processorTime]}
-			out.link = time.Duration(float64(out.bytes) / float64(o.LinkBytes) * float64(time.Second))
-			if out.peak, err = r.PeakRSS(); err != nil {
+		known := m[prefix+"feeds_exact"] == float64(o.publishers()) && m[prefix+"index_memberships"] == float64(o.memberships())
+		if known && replaced > 0 { // a snapshot has as many blocks, and its publishers were exact
+			if known, err = o.caughtUp(ctx, r, replaced); err != nil {
 				return nil, err
 			}
-			out.idle, err = k.idle(ctx)
+		}
+		if known {
+			out := &result{router: r, took: took, bytes: k.bytes.Load() - bytes, reconnects: k.connections.Load() - connections - 1,
+				dropped: m[prefix+"transport_dropped_total"], cut: m[prefix+"dumps_cut_total"], failed: m[prefix+"query_failures_total"],
+				asks: m[prefix+"queries_total"], indexBytes: m[prefix+"index_bytes"], cpu: m[processorTime], metrics: m}
+			out.link = time.Duration(float64(out.bytes) / float64(o.LinkBytes) * float64(time.Second))
+			out.peak, err = r.PeakRSS()
 			return out, err
 		}
 		if took > o.Patience {
@@ -132,12 +161,27 @@ func (o *Options) join(ctx context.Context, c *cluster.Cluster, k *link) (*resul
 		if time.Since(said) >= sayEvery {
 			said = time.Now()
 			fmt.Fprintf(o.Out, "%.0f s: %.0f feeds exact, %.0f blocks, %d MiB over the link\n", took.Seconds(),
-				m[prefix+"feeds_exact"], m[prefix+"index_memberships"], k.bytes.Load()>>20)
+				m[prefix+"feeds_exact"], m[prefix+"index_memberships"], (k.bytes.Load()-bytes)>>20)
 		}
 		if err := cluster.Wait(ctx, lookEvery); err != nil {
 			return nil, err
 		}
 	}
+}
+
+// caughtUp reports whether a router has applied every event of publishers that have replaced some documents.
+func (o *Options) caughtUp(ctx context.Context, r *cluster.Router, replaced int) (bool, error) {
+	var feeds []cluster.RouterFeed
+	if err := r.Get(ctx, "/v1/feeds", &feeds); err != nil {
+		return false, err
+	}
+	w := owner{blocks: o.Blocks, first: uint64(replaced)}
+	for _, f := range feeds {
+		if f.Health != cluster.HealthExact || f.Cursor != w.last() || f.Announced != w.last() {
+			return false, nil
+		}
+	}
+	return len(feeds) == o.publishers(), nil
 }
 
 // idle returns the bytes a second that the link carries while nothing changes.
@@ -173,13 +217,12 @@ func read(ctx context.Context, r *cluster.Router) (map[string]float64, error) {
 
 // report prints the figures. The error says that the join was cut.
 func (r *result) report(o *Options) error {
-	cuts := r.reconnects + uint64(r.dropped) + uint64(r.cut)
 	fmt.Fprintf(o.Out, "%.0f questions, %.0f failed; lost connections %d, dropped messages %.0f, dumps cut %.0f; index %.0f MiB; announcements %d KiB/s; router %.1f s of processor time\n",
 		r.asks, r.failed, r.reconnects, r.dropped, r.cut, r.indexBytes/(1<<20), r.idle>>10, r.cpu)
 	_, err := fmt.Fprintf(o.Out, "bench-join: agents=%d engines=%d memberships=%d link_mib_s=%d bytes=%d join_s=%.1f link_s=%.1f ratio=%.2f peak_mib=%d cuts=%d\n",
 		o.Agents, o.Engines, o.memberships(), o.LinkBytes>>20, r.bytes, r.took.Seconds(), r.link.Seconds(),
-		r.took.Seconds()/r.link.Seconds(), r.peak>>20, cuts)
-	if cuts > 0 {
+		r.took.Seconds()/r.link.Seconds(), r.peak>>20, r.cuts())
+	if cuts := r.cuts(); cuts > 0 {
 		err = errors.Join(err, fmt.Errorf("join: %d cuts, want none", cuts))
 	}
 	return err
