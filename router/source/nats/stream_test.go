@@ -4,8 +4,12 @@ import (
 	"context"
 	"errors"
 	"io"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/router"
@@ -102,6 +106,49 @@ func TestStreamBacklogIsNotThePresent(t *testing.T) {
 		messageAt(second)
 	}
 	sourcetest.Eventually(t, "caught up", func() bool { return second.Stats().Connected })
+}
+
+// TestOnlyAStreamOfOthersIsFiltered: of a stream with more subjects come those of the cluster. A consumer of the cluster's own stream has
+// no filter, with which a server takes milliseconds for each message of thousands of publishers.
+func TestOnlyAStreamOfOthersIsFiltered(t *testing.T) {
+	for _, more := range [][]string{nil, {"other"}} {
+		url := natssource.StartDurableServer(t)
+		conn, err := nats.Connect(url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		js, err := jetstream.New(conn)
+		if err != nil {
+			t.Fatal(err)
+		}
+		subjects := kvevent.StreamSubjects("default")
+		slices.Reverse(subjects)
+		stream, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: kvevent.StreamName("default"), Subjects: append(subjects, more...)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := natssource.ConnectDurable(t, url)
+		n.Resume(0)
+		sourcetest.Eventually(t, "the stream is read", func() bool { return n.Stats().Connected })
+		p := sourcetest.NewWirePublisher(t, url, "default", sourcetest.NewPublisher(11, sourcetest.WorkerOwner(1), 0))
+		for range 3 {
+			for _, subject := range more {
+				p.Publish(subject, []byte("no announcement"))
+			}
+			p.SendAnnouncement("default")
+		}
+		for i := range uint64(3) {
+			if f := messageAt(n); f.Kind != source.FrameAnnouncement || f.Position != (i+1)*uint64(1+len(more)) {
+				t.Errorf("with %q: frame of kind %d at %d", more, f.Kind, f.Position)
+			}
+		}
+		for c := range stream.ListConsumers(t.Context()).Info() {
+			if got := len(c.Config.FilterSubjects); got != 2*len(more) {
+				t.Errorf("with %q: a consumer with filters %q", more, c.Config.FilterSubjects)
+			}
+		}
+	}
 }
 
 // TestStreamLossIsAGap: what the stream has thrown away is found by the ids of
