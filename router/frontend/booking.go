@@ -305,7 +305,7 @@ func (b *booking) computed(prompt *router.Request) bool {
 
 // output counts the blocks that prompt and output fill together.
 func (b *booking) output(tokens int) {
-	size := b.worker.Facts.BlockSize
+	size := b.blockSize()
 	if size == 0 || b.model == nil {
 		return
 	}
@@ -315,11 +315,20 @@ func (b *booking) output(tokens int) {
 	}
 }
 
+// blockSize returns the tokens of a block at the worker, 0 when unknown. A server that was not asked yet has the block size of the
+// worker's events.
+func (b *booking) blockSize() int {
+	if size := b.worker.Facts.BlockSize; size != 0 || b.model == nil {
+		return size
+	}
+	return int(b.model.Key().BlockSize)
+}
+
 // cacheable returns how many tokens of a prompt the worker can report as cached. An engine always
 // computes the last token itself, with the block around it. But with an agent's connector it counts
 // a loaded prompt of whole blocks as cached to its end, or to its last token if it loads within a step.
 func (b *booking) cacheable(prompt int) int {
-	size := b.worker.Facts.BlockSize
+	size := b.blockSize()
 	if size == 0 || prompt == 0 {
 		return 0
 	}
@@ -331,7 +340,7 @@ func (b *booking) cacheable(prompt int) int {
 
 // predicted returns how many tokens of the prompt the worker is expected to report as cached.
 func (b *booking) predicted(prompt int) int {
-	return min(b.match.CachedBlocks()*b.worker.Facts.BlockSize, b.cacheable(prompt))
+	return min(b.match.CachedBlocks()*b.blockSize(), b.cacheable(prompt))
 }
 
 // cached records the cached tokens of an answer that reported them.

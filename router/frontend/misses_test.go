@@ -270,6 +270,23 @@ func TestEveryMissIsNamed(t *testing.T) {
 	}
 }
 
+// A worker whose server was not asked for its block size yet has that of its events, so that its misses have their causes.
+func TestMissesOfAWorkerThatWasNotAskedYet(t *testing.T) {
+	y := newMissYard(t)
+	y.directory.workers[0].Facts.BlockSize = 0
+	prompt := append(sourcetest.Tokens(10, 11, 12), 7)
+	y.say(y.one, y.one.Store(kv.TierDevice, prompt[:2*blockSize]))
+	y.asks("m", "r", prompt, 1, 2*blockSize, nothing)
+	var found []miss.Entry
+	sourcetest.Eventually(t, "the request is explained", func() bool {
+		found = y.router.Misses().Recent(1)
+		return len(found) == 1
+	})
+	if e := found[0]; e.Predicted != 2*blockSize || len(e.Parts) != 2 || e.Parts[0] != (miss.Part{Cause: miss.NewContent, Tokens: blockSize}) {
+		t.Errorf("%+v", e)
+	}
+}
+
 // countedByCause returns the tokens that a counter of the front door has for each cause, those in one direction unless
 // it is empty.
 func (y *missYard) countedByCause(name, direction string) map[string]int {
