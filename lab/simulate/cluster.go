@@ -11,6 +11,7 @@ import (
 	"github.com/blockyard-ai/blockyard/lab/simulate/engine"
 	"github.com/blockyard-ai/blockyard/lab/simulate/policy"
 	"github.com/blockyard-ai/blockyard/lab/simulate/report"
+	"github.com/blockyard-ai/blockyard/lab/simulate/split"
 )
 
 // cluster is one run.
@@ -25,7 +26,8 @@ type cluster struct {
 	list    []*engine.Engine // in the order of joining
 	routed  []int            // requests sent to each of list
 	routers []*router
-	turn    int // of the routers
+	turn    int             // of the routers
+	split   *split.Splitter // nil unless the scenario is split
 	wire    []byte
 	numbers map[kv.Owner]uint64 // of the last event
 
@@ -86,6 +88,9 @@ func newCluster(s *Scenario, prompts []*prompt, p policy.Policy, seed uint64) (*
 	c := &cluster{scenario: s, policy: p, seed: seed, engines: make(map[kv.Worker]*engine.Engine), numbers: make(map[kv.Owner]uint64)}
 	c.poison, c.roles, c.explainAt = newPoison(s.Spoiled, seed), newRoles(&s.Hardware, seed), s.WarmUp
 	c.count(prompts)
+	if s.SplitBy > 0 {
+		c.split = split.New(s.Routers, s.SplitBy)
+	}
 	for i := range max(1, s.Routers) {
 		r, err := newRouter(c, i)
 		if err != nil {
@@ -107,9 +112,6 @@ func newCluster(s *Scenario, prompts []*prompt, p policy.Policy, seed uint64) (*
 		}
 	}
 	c.clock.Every(time.Second, c.second)
-	if s.Synced {
-		c.clock.Every(SyncLag/2, c.exchange)
-	}
 	c.clock.Every(100*time.Millisecond, func() { c.herd.sample(c) })
 	return c, nil
 }
@@ -120,6 +122,9 @@ func (c *cluster) run() {
 	c.clock.Then = func() bool {
 		for _, r := range c.routers {
 			r.collect()
+		}
+		if c.scenario.Synced {
+			c.exchange()
 		}
 		return c.err == nil && (c.open > 0 || c.clock.Now() < c.scenario.Duration)
 	}
@@ -242,8 +247,7 @@ func (c *cluster) begin(p *prompt, t time.Duration) {
 
 // send routes a prompt and sends it to its worker.
 func (c *cluster) send(a *attempt) {
-	a.router = c.routers[c.turn%len(c.routers)]
-	c.turn++
+	a.router = c.nextRouter(a.p)
 	a.id = fmt.Sprintf("%s/%d", a.p.id, a.tries)
 	a.measured = a.began >= c.scenario.WarmUp && a.began < c.scenario.Duration
 	if a.measured && a.tries == 0 {
@@ -360,5 +364,8 @@ func (c *cluster) finish() report.Result {
 		r.Decisions = append(r.Decisions, router.explained()...)
 	}
 	slices.SortStableFunc(r.Decisions, func(a, b report.Decision) int { return cmp.Compare(a.AtMS, b.AtMS) })
+	for _, router := range c.routers {
+		r.Memberships = append(r.Memberships, router.index.Stats().Memberships)
+	}
 	return *r
 }

@@ -40,16 +40,23 @@ func (f *feed) tell(e kvevent.RouterEvent) {
 	c.clock.After(c.scenario.Lag, func() { c.apply(&e) })
 }
 
+// apply applies an event to the indexes of all routers, or to each its part.
 func (c *cluster) apply(e *kvevent.RouterEvent) {
 	if e.Owner.Kind == kv.OwnerWorker {
 		if w := c.engines[e.Owner.Worker()]; w == nil || w.Dead() {
 			return
 		}
 	}
-	for _, r := range c.routers {
-		if err := r.index.Apply(e); err != nil {
+	apply := func(router int, e *kvevent.RouterEvent) {
+		if err := c.routers[router].index.Apply(e); err != nil {
 			c.fail(fmt.Errorf("event of %v: %w", e.Owner, err))
-			return
 		}
+	}
+	if c.split != nil {
+		c.split.Split(e, apply)
+		return
+	}
+	for i := range c.routers {
+		apply(i, e)
 	}
 }

@@ -36,6 +36,8 @@ type router struct {
 	modes   map[string]int
 	// replica shares the bookings with the other routers; nil unless the scenario is synced.
 	replica *replica.State
+	// sent is when a message has left, 0 for never.
+	sent time.Duration
 	// waiting is nil unless the policy has a queue.
 	waiting *waiting
 	config  config.Config
@@ -336,14 +338,21 @@ var sharedModel = replica.Model{Name: "model", BlockSize: 64}
 // errAsked says that a router asked for bookings again although no message was lost.
 var errAsked = errors.New("a router asked for bookings that no message lost")
 
-// exchange sends the changes of each router's bookings to the others.
+// exchange sends the changes of each router's bookings to the others. Changes that come within SyncBatch of a message
+// wait for the rest of that time.
 func (c *cluster) exchange() {
+	now := c.clock.Now()
 	for _, from := range c.routers {
+		if from.sent > 0 && now < from.sent+SyncBatch {
+			continue
+		}
 		out := from.replica.Outgoing(nil, c.clock.Wall())
 		if len(out) == 0 {
 			continue
 		}
-		c.clock.After(SyncLag/2, func() {
+		from.sent = now
+		c.clock.After(SyncBatch, func() {}) // exchange follows each event
+		c.clock.After(SyncLag, func() {
 			for _, to := range c.routers {
 				for _, o := range out {
 					to.replica.Receive(o.Data, c.clock.Wall())
@@ -351,4 +360,13 @@ func (c *cluster) exchange() {
 			}
 		})
 	}
+}
+
+// nextRouter returns the router of a prompt: that of its first blocks, or else each in turn.
+func (c *cluster) nextRouter(p *prompt) *router {
+	if c.split != nil {
+		return c.routers[c.split.Ask(p.locals[:p.promptBlocks])]
+	}
+	c.turn++
+	return c.routers[(c.turn-1)%len(c.routers)]
 }

@@ -246,3 +246,42 @@ func CompareFleet(ctx context.Context, policyName string, n, seeds int) (Fleet, 
 		Mean: means[1].TTFTMean / means[0].TTFTMean, P99: means[1].TTFTP99 / means[0].TTFTP99,
 		StaleMean: means[2].TTFTMean / means[0].TTFTMean, StaleP99: means[2].TTFTP99 / means[0].TTFTP99}, nil
 }
+
+// Split has what routers that share one index of all blocks keep and decide, beside one router with all blocks.
+type Split struct {
+	// Fullest is the share of the memberships in the fullest router at the end of a run, and Sum what all routers have together.
+	Fullest, Sum float64
+	// Mean and P99 are the times to the first token over those of one router.
+	Mean, P99 float64
+}
+
+// CompareSplit simulates one router and n routers that share their bookings, each with the part of the index of the sequences
+// whose first blocks have its hash, with a policy and the load of the scenario "synced".
+func CompareSplit(ctx context.Context, policyName string, n, first, seeds int) (Split, error) {
+	p, ok := policy.Named(policyName)
+	if !ok {
+		return Split{}, fmt.Errorf("simulate policy: %q is none", policyName)
+	}
+	all := Scenarios(workersOfAll)
+	parts := all[slices.IndexFunc(all, func(s Scenario) bool { return s.Name == "synced" })]
+	parts.Routers, parts.SplitBy = n, first
+	one := parts
+	one.Routers, one.Synced, one.SplitBy = 1, false, 0
+	var rows [2]report.Row
+	for i, s := range []*Scenario{&one, &parts} {
+		t, err := runScenario(ctx, s, []policy.Policy{p}, seeds)
+		if err != nil {
+			return Split{}, err
+		}
+		rows[i] = t.Rows[0]
+	}
+	out := Split{Mean: rows[1].Mean.TTFTMean / rows[0].Mean.TTFTMean, P99: rows[1].Mean.TTFTP99 / rows[0].Mean.TTFTP99}
+	for seed, r := range rows[1].Seeds {
+		whole, sum := float64(rows[0].Seeds[seed].Memberships[0]*seeds), 0
+		for _, m := range r.Memberships {
+			sum += m
+		}
+		out.Fullest, out.Sum = out.Fullest+float64(slices.Max(r.Memberships))/whole, out.Sum+float64(sum)/whole
+	}
+	return out, nil
+}

@@ -70,7 +70,10 @@ type Scenario struct {
 	Lag     time.Duration
 	// Synced routers share their bookings, which reach the others after SyncLag.
 	Synced bool
-	Events []Event
+	// SplitBy, if not 0, splits the index among the routers by so many first blocks: see package split. A request goes to the
+	// router of its first blocks.
+	SplitBy int
+	Events  []Event
 	// Spoiled is the share of load reports and of messages of a first token that are dropped, late or wrong.
 	Spoiled float64
 	// EqualUnshared marks a scenario for the measure of herding: equal workers and no shared prefix.
@@ -105,8 +108,9 @@ func (h *Hardware) useEngine(s *engine.Steps) {
 // blockBytes are the bytes of a block: 128 KiB for a token.
 func (h *Hardware) blockBytes() float64 { return float64(h.BlockSize) * 131072 }
 
-// SyncLag is how long a booking is on its way to other routers: a batch, and a message server.
-const SyncLag = 2 * time.Millisecond
+// SyncLag is how long a message is on its way to other routers: a network, and a message server. A router sends at most
+// one in SyncBatch, as package replica does.
+const SyncLag, SyncBatch = time.Millisecond, time.Millisecond
 
 // Span is how long requests of a generated scenario begin.
 const Span = 40 * time.Second

@@ -248,18 +248,14 @@ func TestSyncedRoutersDecideLikeOne(t *testing.T) {
 	for _, c := range []struct {
 		policy         string
 		routers, seeds int
-		mostP99        float64
-	}{
-		{"weights", 3, 2, 1.03}, {"price", 4, 2, 1.03},
-		{"weights", 4, 1, 1.06}, // the 99th percentile of four routers is 5 to 9 % above that of one
-	} {
+	}{{"weights", 3, 2}, {"weights", 4, 4}, {"price", 4, 4}} {
 		t.Run(fmt.Sprint(c.policy, c.routers), func(t *testing.T) {
 			t.Parallel()
 			f, err := CompareFleet(t.Context(), c.policy, c.routers, c.seeds)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if f.Mean > 1.03 || f.Mean >= f.StaleMean || f.P99 > c.mostP99 || f.P99 >= f.StaleP99 {
+			if f.Mean > 1.03 || f.Mean >= f.StaleMean || f.P99 > 1.03 || f.P99 >= f.StaleP99 {
 				t.Errorf("%+v", f)
 			}
 		})
@@ -335,5 +331,25 @@ func TestDecisionsAreExplained(t *testing.T) {
 		}
 	} else {
 		t.Errorf("%d decisions are explained", len(plain.Decisions))
+	}
+}
+
+// TestSplitRoutersDecideLikeOne: routers with a part of the index each, by the first blocks, have the times to the first token of one router
+// or less. With few first blocks none of a common system prompt is kept twice, and with many the parts are more even, up to what all have. It
+// logs the shares of docs/fleet.md.
+func TestSplitRoutersDecideLikeOne(t *testing.T) {
+	for first, most := range map[int]struct{ fullest, sum float64 }{1: {0.65, 1.05}, 8: {0.5, 1.15}, 32: {0.6, 2.1}} {
+		t.Run(fmt.Sprint(first), func(t *testing.T) {
+			t.Parallel()
+			s, err := CompareSplit(t.Context(), "weights", 4, first, 2)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Logf("first %d blocks: the fullest of 4 routers keeps %.0f %%, all together %.0f %%; time to the first token: mean %.3f, 99th percentile %.3f of one router's",
+				first, 100*s.Fullest, 100*s.Sum, s.Mean, s.P99)
+			if s.Mean > 1.03 || s.P99 > 1.03 || s.Fullest > most.fullest || s.Sum > most.sum || s.Sum < 0.95 {
+				t.Errorf("%+v", s)
+			}
+		})
 	}
 }

@@ -136,6 +136,41 @@ func (r *running) book(t *testing.T, id string) {
 	}
 }
 
+// knows reports whether the router knows a booking of another router.
+func (r *running) knows(id string) (ok bool) {
+	r.scheduler.WithAccount(func(a *load.Account) (released kv.Worker, ended bool) {
+		_, ok = a.Owner(id)
+		return released, false
+	})
+	return ok
+}
+
+// TestABookingLeavesAtOnce: unless another one has left within batchDelay. Then it waits for the rest of that time.
+func TestABookingLeavesAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const onWay = 100 * time.Microsecond
+		b := newBus(onWay)
+		one, two := start(t, b), start(t, b)
+		defer two.stop()
+		defer one.stop()
+		time.Sleep(time.Second + tickEvery/2) // no tick within the next few milliseconds
+		began := time.Now()
+		for _, c := range []struct {
+			at, leaves time.Duration
+		}{{0, 0}, {batchDelay / 4, batchDelay}, {batchDelay / 2, batchDelay}, {5 * batchDelay, 5 * batchDelay}} {
+			time.AfterFunc(time.Until(began.Add(c.at)), func() { one.book(t, c.at.String()) })
+			for when, known := range map[time.Duration]bool{c.leaves + onWay - 1: false, c.leaves + onWay + 1: true} {
+				time.AfterFunc(time.Until(began.Add(when)), func() {
+					if two.knows(c.at.String()) != known {
+						t.Errorf("a booking after %v: after %v another router knows it: %v", c.at, when, !known)
+					}
+				})
+			}
+		}
+		time.Sleep(6 * batchDelay)
+	})
+}
+
 // TestAMarkOfNobodysRequestIsAnsweredAtOnce: it waits for the bus alone.
 func TestAMarkOfNobodysRequestIsAnsweredAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -41,7 +41,8 @@ type Options struct {
 }
 
 const (
-	// batchDelay is how long a change waits for others, so that a busy router sends fewer messages.
+	// batchDelay is the least time between two messages with changes, so that a busy router sends fewer of them. A change
+	// that comes later leaves at once.
 	batchDelay = time.Millisecond
 	tickEvery  = 20 * time.Millisecond
 	// askTimeout bounds a question for a page, and a mark on its way.
@@ -111,6 +112,7 @@ func (s *Sync) Run(ctx context.Context) error {
 	ticker, batch := time.NewTicker(tickEvery), time.NewTimer(0)
 	defer ticker.Stop()
 	defer batch.Stop()
+	var sent time.Time // of the last batch
 	for {
 		select {
 		case <-ctx.Done():
@@ -122,9 +124,10 @@ func (s *Sync) Run(ctx context.Context) error {
 		case r := <-s.results:
 			ask(s.Answered(&r.ask, r.answer, r.err, time.Now()))
 		case <-s.wake:
-			batch.Reset(batchDelay)
+			batch.Reset(batchDelay - time.Since(sent)) // at once when that is over
 		case <-batch.C:
-			s.publish(s.Outgoing(nil, time.Now()))
+			sent = time.Now()
+			s.publish(s.Outgoing(nil, sent))
 		case <-ticker.C:
 			now := time.Now() // the time of the tick is old after a pause of the process
 			s.overflowed(dropped())

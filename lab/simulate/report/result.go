@@ -49,6 +49,8 @@ type Result struct {
 	Modes   map[string]int `json:"modes"`
 	// Decisions are a sample of the run's decisions by price. Only the first seed has them.
 	Decisions []Decision `json:"decisions,omitempty"`
+	// Memberships are those in the index of each router at the end.
+	Memberships []int `json:"-"`
 }
 
 // Served are prompt tokens by where they came from.
