@@ -163,18 +163,24 @@ func (w *missWorld) asks(id string, prompt []uint32, pinned bool, cached int, co
 	w.mu.Lock()
 	w.computed = func() int { computed(); return cached }
 	w.mu.Unlock()
-	r, err := http.NewRequest(http.MethodPost, "http://"+w.router.address("door")+"/v1/completions",
-		strings.NewReader(fmt.Sprintf(`{"model":"m","prompt":%s,"max_tokens":2}`, routertest.TokensJSON(prompt))))
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	r.Header.Set("X-Request-Id", id)
-	if pinned {
-		r.Header.Set("X-Blockyard-Pin-Worker", "1/0")
-	}
-	if text := w.read(http.DefaultClient.Do(r)); !strings.Contains(text, "cached_tokens") {
-		w.t.Fatalf("%s: %s", id, text)
-	}
+	body := fmt.Sprintf(`{"model":"m","prompt":%s,"max_tokens":2}`, routertest.TokensJSON(prompt))
+	waittest.Pass(w.t, func() string { // a server whose publisher was just heard of is asked once more, and gets no requests meanwhile
+		r, err := http.NewRequest(http.MethodPost, "http://"+w.router.address("door")+"/v1/completions", strings.NewReader(body))
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		r.Header.Set("X-Request-Id", id)
+		if pinned {
+			r.Header.Set("X-Blockyard-Pin-Worker", "1/0")
+		}
+		switch text := w.read(http.DefaultClient.Do(r)); {
+		case strings.Contains(text, "cached_tokens"):
+			return ""
+		case !strings.Contains(text, `"no_workers"`):
+			w.t.Fatalf("%s: %s", id, text)
+		}
+		return id + ": no worker is ready"
+	})
 }
 
 // inspect returns what the process "blockyard inspect misses" prints about the router.
