@@ -173,20 +173,29 @@ func (p *Pool) flushResetLocked(t *tier.Tier) {
 }
 
 // ResetBlocks removes blocks that are not in use from a tier. A hash may have several blocks, of
-// different KV cache groups: all of them are removed, or none. The descendants of a block stay;
+// different KV cache groups or adapters: all of them are removed, or none. The descendants of a block stay;
 // lookups find them again when the block is stored again. Each call looks at every slot of the
 // tier.
 func (p *Pool) ResetBlocks(kind kv.Tier, hashes []kv.SequenceHash) (ResetResult, error) {
-	return p.resetBlocks(kind, hashes, true)
+	return p.resetBlocks(kind, hashes, nil, true)
 }
 
 // TryResetBlocks returns what ResetBlocks would return now, and removes nothing.
 func (p *Pool) TryResetBlocks(kind kv.Tier, hashes []kv.SequenceHash) (ResetResult, error) {
-	return p.resetBlocks(kind, hashes, false)
+	return p.resetBlocks(kind, hashes, nil, false)
 }
 
-// resetBlocks is ResetBlocks, and without remove TryResetBlocks.
-func (p *Pool) resetBlocks(kind kv.Tier, hashes []kv.SequenceHash, remove bool) (ResetResult, error) {
+// ResetSelected is ResetBlocks for these blocks alone: others with their hashes stay. A dry run removes nothing.
+func (p *Pool) ResetSelected(kind kv.Tier, selected []BlockInfo, dryRun bool) (ResetResult, error) {
+	hashes, keys := make([]kv.SequenceHash, len(selected)), make(map[kv.StoredKey]bool, len(selected))
+	for i := range selected {
+		hashes[i], keys[selected[i].Block.Key] = selected[i].Block.Seq, true
+	}
+	return p.resetBlocks(kind, hashes, keys, !dryRun)
+}
+
+// resetBlocks is ResetBlocks, and with keys ResetSelected. Without remove it removes nothing.
+func (p *Pool) resetBlocks(kind kv.Tier, hashes []kv.SequenceHash, keys map[kv.StoredKey]bool, remove bool) (ResetResult, error) {
 	p.mover.PauseScrub()
 	defer p.mover.ResumeScrub()
 	p.mu.Lock()
@@ -204,7 +213,7 @@ func (p *Pool) resetBlocks(kind kv.Tier, hashes []kv.SequenceHash, remove bool) 
 		blocks[h] = &found{}
 	}
 	t.Each(func(ref registry.Ref, s *tier.Slot) {
-		if !s.Resident() {
+		if !s.Resident() || keys != nil && (s.Entry == registry.None || !keys[p.slots.Registry.At(s.Entry).Key]) {
 			return
 		}
 		e, i := t.At(ref)

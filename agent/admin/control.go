@@ -1,12 +1,14 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -298,7 +300,7 @@ func sequenceHashes(in []hashText) ([]kv.SequenceHash, error) {
 }
 
 // resetBlocksAnswer lists the hashes that were reset, were not in the tier, or were in use and
-// stay. Of a prompt or of all blocks, the hashes are those of the resident ones.
+// stay. Of a prompt or of all blocks, the hashes are those of the blocks in the tier.
 type resetBlocksAnswer struct {
 	Reset    []hashText `json:"reset_blocks"`
 	NotFound []hashText `json:"not_found"`
@@ -316,19 +318,33 @@ func (c *control) resetBlocks(_ context.Context, in resetBlocksRequest) (resetBl
 	if err != nil {
 		return resetBlocksAnswer{}, err
 	}
-	hashes, err := in.hashes(p)
-	if err != nil {
-		return resetBlocksAnswer{}, err
-	}
-	do := p.ResetBlocks
-	if in.DryRun {
-		do = p.TryResetBlocks
-	}
-	r, err := do(tier, hashes)
+	r, err := in.removeFrom(p, tier)
 	if err != nil {
 		return resetBlocksAnswer{}, err
 	}
 	return resetBlocksAnswer{hashesText(r.Reset), hashesText(r.NotFound), hashesText(r.NotReset), in.DryRun}, nil
+}
+
+// removeFrom removes the selected blocks from a tier, or says what it would remove. A prompt names keys: another
+// adapter of the same name has other blocks with the same hashes.
+func (s *selection) removeFrom(p *blockmgr.Pool, tier kv.Tier) (blockmgr.ResetResult, error) {
+	if s.Hashes != nil {
+		hashes, err := sequenceHashes(s.Hashes)
+		if err != nil {
+			return blockmgr.ResetResult{}, err
+		}
+		if s.DryRun {
+			return p.TryResetBlocks(tier, hashes)
+		}
+		return p.ResetBlocks(tier, hashes)
+	}
+	found, _, err := s.resident(p, kv.TierMask(0).With(tier))
+	if err != nil {
+		return blockmgr.ResetResult{}, err
+	}
+	// Children leave before their parents.
+	slices.SortFunc(found, func(a, b blockmgr.BlockInfo) int { return cmp.Compare(b.Block.Position, a.Block.Position) })
+	return p.ResetSelected(tier, found, s.DryRun)
 }
 
 // tierStatus counts a tier's slots by what a reset would do with them; see

@@ -83,13 +83,30 @@ func TestResetBlocksByPromptAndNamespace(t *testing.T) {
 	n.wantTiers(t, p, 0, 4, 0, 4)
 	n.say(t, p, "/v1/reset-blocks", `"tier":"host",`+ofPrompt, answer(hash(1)+","+hash(0), "", "")+"}")
 	n.wantTiers(t, p, 0, 2, 0, 4)
-	n.say(t, p, "/v1/reset-blocks", `"tier":"host","all":true`, answer(hash(3)+","+hash(2), hash(1)+","+hash(0), "")+"}")
+	n.say(t, p, "/v1/reset-blocks", `"tier":"host","all":true`, answer(hash(3)+","+hash(2), "", "")+"}") // the disk has all four
 	n.say(t, p, "/v1/keep", `"ttl_seconds":60,`+ofPrompt, `{"kept":2,"blocks":2}`)
 	code, got := ask(t, n.control, http.MethodPost, "/v1/reset-blocks", fmt.Sprintf(`{"namespace":"%s","tier":"disk","all":true}`, p.NamespaceID()))
 	if want := answer(hash(3)+","+hash(2), "", hash(1)+","+hash(0)) + "}"; code != http.StatusOK || got != want {
 		t.Errorf("status %d, %s; want %s", code, got, want)
 	}
 	n.wantTiers(t, p, 0, 0, 2, 0)
+}
+
+// TestResetOfAnAdaptersPrompt: an adapter that was replaced under its name has other blocks with the same hashes.
+// Those of the new one stay, and one of them in use keeps no block of the old one.
+func TestResetOfAnAdaptersPrompt(t *testing.T) {
+	n := openNode(t)
+	p := n.fill(t, "w", 1)
+	p.store(t, "old", "sql", 2)
+	p.store(t, "new", "sql", 2)
+	defer p.pin(t)()
+	tokens, _ := json.Marshal(prompt(2))
+	want := fmt.Sprintf(`{"reset_blocks":["%016x","%016x"],"not_found":[],"not_reset":[]}`, uint64(p.blocks[1].Seq), uint64(p.blocks[0].Seq))
+	n.say(t, p, "/v1/reset-blocks", `"tier":"host","lora":"old","tokens":`+string(tokens), want)
+	n.wantTiers(t, p, 1, 2, 0, 5)
+	if left := p.NotInHost(p.blocks); len(left) != 0 {
+		t.Errorf("%d blocks of the new adapter have left host memory", len(left))
+	}
 }
 
 func TestKeptBlocksAreNotReset(t *testing.T) {

@@ -106,26 +106,30 @@ func (n *node) fill(t *testing.T, weights string, blocks int) *pool {
 	if err := p.BeginSession(session); err != nil {
 		t.Fatal(err)
 	}
-	id, tokens := blockmgr.NewIdentifier(), prompt(blocks)
-	all := []blockmgr.Block{id.First(id.Root(p.NamespaceID(), "", "", ""), tokens[:blockSize])}
-	for i := 1; i < blocks; i++ {
-		all = append(all, id.Next(&all[i-1], tokens[i*blockSize:(i+1)*blockSize]))
-	}
-	got, err := p.Grant(session, all, 0)
-	if err != nil || len(got.Grants) != blocks {
-		t.Fatalf("granted %+v, error %v: want %d slots", got, err, blocks)
+	filled := &pool{Pool: p, session: session}
+	filled.store(t, "", "", blocks)
+	return filled
+}
+
+// store stores the first n blocks of the prompt for an adapter in both tiers, and names them p.blocks.
+func (p *pool) store(t *testing.T, fingerprint, adapter string, n int) {
+	t.Helper()
+	id := blockmgr.NewIdentifier()
+	p.blocks = id.Prompt(id.Root(p.NamespaceID(), fingerprint, adapter, ""), prompt(n), blockSize)
+	got, err := p.Grant(p.session, p.blocks, 0)
+	if err != nil || len(got.Grants) != n {
+		t.Fatalf("granted %+v, error %v: want %d slots", got, err, n)
 	}
 	var slots []blockmgr.Slot
 	for _, g := range got.Grants {
 		slots = append(slots, g.Slot)
 	}
-	if err := p.Commit(session, slots); err != nil {
+	if err := p.Commit(p.session, slots); err != nil {
 		t.Fatal(err)
 	}
 	if err := p.Quiesce(t.Context()); err != nil { // sealed, and written to disk
 		t.Fatal(err)
 	}
-	return &pool{p, session, all}
 }
 
 // pool is a pool with stored blocks and the session that stored them.

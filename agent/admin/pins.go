@@ -1,10 +1,8 @@
 package admin
 
 import (
-	"cmp"
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/blockyard-ai/blockyard/blockmgr"
@@ -103,9 +101,9 @@ func (s *selection) sum(p *blockmgr.Pool, do func([]kv.StoredKey) (int, error)) 
 	return done, blocks, err
 }
 
-// resident returns the selected blocks that are in a tier, in no order. ofPrompt has the number of each
+// resident returns the selected blocks that are in one of the tiers, in no order. ofPrompt has the number of each
 // block of a prompt, by its key.
-func (s *selection) resident(p *blockmgr.Pool) (found []blockmgr.BlockInfo, ofPrompt map[kv.StoredKey]int, err error) {
+func (s *selection) resident(p *blockmgr.Pool, tiers kv.TierMask) (found []blockmgr.BlockInfo, ofPrompt map[kv.StoredKey]int, err error) {
 	ofPrompt = make(map[kv.StoredKey]int)
 	if s.Tokens != nil {
 		ns := p.Namespace()
@@ -120,7 +118,7 @@ func (s *selection) resident(p *blockmgr.Pool) (found []blockmgr.BlockInfo, ofPr
 	p.DumpChunks(func(chunk []blockmgr.BlockInfo) bool {
 		for i := range chunk {
 			_, wanted := ofPrompt[chunk[i].Block.Key]
-			if s.All || wanted || hashes[chunk[i].Block.Seq] {
+			if chunk[i].Tiers&tiers != 0 && (s.All || wanted || hashes[chunk[i].Block.Seq]) {
 				found = append(found, chunk[i])
 			}
 		}
@@ -130,24 +128,6 @@ func (s *selection) resident(p *blockmgr.Pool) (found []blockmgr.BlockInfo, ofPr
 		return nil, nil, badRequest("more than %d resident blocks are selected", maxResetHashes)
 	}
 	return found, ofPrompt, nil
-}
-
-// hashes returns the hashes of a selection: the given ones, or those of the resident blocks, children
-// before parents.
-func (s *selection) hashes(p *blockmgr.Pool) ([]kv.SequenceHash, error) {
-	if s.Hashes != nil {
-		return sequenceHashes(s.Hashes)
-	}
-	found, _, err := s.resident(p)
-	if err != nil {
-		return nil, err
-	}
-	slices.SortFunc(found, func(a, b blockmgr.BlockInfo) int { return cmp.Compare(b.Block.Position, a.Block.Position) })
-	hashes := make([]kv.SequenceHash, len(found))
-	for i := range found {
-		hashes[i] = found[i].Block.Seq
-	}
-	return hashes, nil
 }
 
 // keepRequest is the body of POST /v1/keep.

@@ -99,7 +99,7 @@ func readAll(ctx context.Context, p *blockmgr.Pool, coming []blockmgr.Block) (le
 // readable returns the selected blocks that are in a tier, parents first. Of a prompt of a model without
 // KV groups it returns those before the first block that is in no tier.
 func (s *selection) readable(p *blockmgr.Pool) ([]blockmgr.BlockInfo, error) {
-	found, ofPrompt, err := s.resident(p)
+	found, ofPrompt, err := s.resident(p, kv.TierMask(0).With(kv.TierHost).With(kv.TierDisk))
 	if err != nil {
 		return nil, err
 	}
