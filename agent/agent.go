@@ -20,8 +20,8 @@ import (
 	"github.com/blockyard-ai/blockyard/agent/limits"
 	"github.com/blockyard-ai/blockyard/agent/pools"
 	"github.com/blockyard-ai/blockyard/agent/socket"
-	"github.com/blockyard-ai/blockyard/blockmgr"
 	"github.com/blockyard-ai/blockyard/blockmgr/policy"
+	"github.com/blockyard-ai/blockyard/blockmgr/tenant"
 	"github.com/blockyard-ai/blockyard/internal/console"
 	"github.com/blockyard-ai/blockyard/internal/control"
 	"github.com/blockyard-ai/blockyard/internal/gpu"
@@ -145,7 +145,7 @@ func (a *Agent) limit(l limits.Limits) error {
 
 // checkLimits returns the error that limit would return. It changes nothing.
 func (a *Agent) checkLimits(l limits.Limits) error {
-	return cmp.Or(a.pools.Manager().CheckTenants(l.Tenants), blockmgr.CheckLimits(l.Models))
+	return cmp.Or(a.pools.Manager().CheckTenants(l.Tenants), tenant.CheckLimits(l.Models))
 }
 
 // listenEngines makes the engines' socket and server. It divides the file descriptors of the
@@ -190,7 +190,7 @@ func (a *Agent) listenHTTP(ctx context.Context) error {
 		Metrics: metricsHandler(a.Stats, a.cfg.Version), Events: a.hub.RegisterHTTP,
 	}
 	operators := control.Operators{Tokens: tokens, Log: a.log.Named("control")}
-	// TLS is outermost, where net/http looks for it.
+	// The limit is below TLS, so that connections in a handshake count.
 	encrypted, err := a.cfg.ControlTLS.Listen(descriptors.LimitListener(l, connections), operators.Log)
 	if err != nil {
 		return errors.Join(fmt.Errorf("control address: %w", err), l.Close())

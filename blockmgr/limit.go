@@ -19,9 +19,6 @@ import (
 // Limit bounds the bytes of a model or a tenant in the tiers of the node; 0 is no bound.
 type Limit = tenant.Limit
 
-// maxLimits bounds the models with a limit.
-const maxLimits = 1024
-
 // modelUse is what the pools of one model use in each tier.
 type modelUse struct {
 	bytes [registry.NumLevels]tier.Usage
@@ -150,22 +147,11 @@ func levelOf(kind kv.Tier) registry.Level {
 	return registry.Disk
 }
 
-// CheckLimits returns an error for limits of models that SetModelLimits refuses.
-func CheckLimits(limits map[string]Limit) error {
-	if n := len(limits); n > maxLimits {
-		return fmt.Errorf("limits of %d models: want at most %d", n, maxLimits)
-	}
-	if _, ok := limits[""]; ok {
-		return errors.New("a limit without a model")
-	}
-	return nil
-}
-
 // SetModelLimits replaces the limits of models. A pool over the limit of its model gives whole extents
 // back, the coldest first; Resize says which stay. settled is closed as that of Resize. After an error
 // nothing has changed.
 func (m *Manager) SetModelLimits(limits map[string]Limit) (settled <-chan struct{}, err error) {
-	if err := CheckLimits(limits); err != nil {
+	if err := tenant.CheckLimits(limits); err != nil {
 		return nil, err
 	}
 	m.quotas.Lock()
@@ -304,17 +290,35 @@ func (m *Manager) CheckQuota(name QuotaName, kind kv.Tier, bytes uint64) (before
 	if err != nil {
 		return 0, err
 	}
+	if _, _, err := m.withQuota(name, kind, bytes); err != nil {
+		return 0, err
+	}
 	least, unit := a.ExtentBytes(), "one extent"
 	if name.Of != OfModel {
 		least, unit = storage.PageSize, "the smallest block"
-		if !slices.ContainsFunc(m.TenantList(), func(t Tenant) bool { return t.Name == name.Name }) {
-			return 0, fmt.Errorf("tenant %.80q is not in the limits file: %w", name.Name, ErrNoTenant)
-		}
 	}
 	if bytes != 0 && bytes < least {
 		return 0, fmt.Errorf("%s limit %v: want 0 (none) or at least %v (%s): %w", tierName(kind), bytesize.Size(bytes), bytesize.Size(least), unit, ErrSize)
 	}
 	return m.QuotaOf(name, kind).Limit, nil
+}
+
+// withQuota returns the tenants, or the limits of models, with another limit in a tier. It changes nothing.
+func (m *Manager) withQuota(name QuotaName, kind kv.Tier, bytes uint64) (tenants []Tenant, limits map[string]Limit, err error) {
+	if name.Of == OfModel {
+		limits = tenant.WithLimit(m.ModelLimits(), name.Name, kind, bytes)
+		err = tenant.CheckLimits(limits)
+	} else {
+		var known bool
+		if tenants, known = tenant.WithLimitOf(m.TenantList(), name.Name, name.Model, kind, bytes); !known {
+			return nil, nil, fmt.Errorf("tenant %.80q is not in the limits file: %w", name.Name, ErrNoTenant)
+		}
+		err = m.CheckTenants(tenants)
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("%w: %w", err, ErrSize)
+	}
+	return tenants, limits, nil
 }
 
 // SetQuota changes one limit in a tier; 0 is no limit. settled is that of
@@ -325,18 +329,12 @@ func (m *Manager) SetQuota(name QuotaName, kind kv.Tier, bytes uint64) (settled 
 	if _, err := m.CheckQuota(name, kind, bytes); err != nil {
 		return nil, err
 	}
-	if name.Of != OfModel {
-		tenants := slices.Clone(m.TenantList())
-		at := slices.IndexFunc(tenants, func(t Tenant) bool { return t.Name == name.Name })
-		tenants[at].SetLimit(name.Model, kind, bytes) // CheckQuota has found the tenant
-		return m.setTenants(tenants)
-	}
-	limits := maps.Clone(m.ModelLimits())
-	if limits[name.Name] = limits[name.Name].With(kind, bytes); limits[name.Name] == (Limit{}) {
-		delete(limits, name.Name)
-	}
-	if err := CheckLimits(limits); err != nil {
+	tenants, limits, err := m.withQuota(name, kind, bytes)
+	if err != nil {
 		return nil, err
 	}
-	return m.setModelLimits(limits), nil
+	if name.Of == OfModel {
+		return m.setModelLimits(limits), nil
+	}
+	return m.setTenants(tenants)
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/blockyard-ai/blockyard/blockmgr"
+	"github.com/blockyard-ai/blockyard/blockmgr/tenant"
 )
 
 // wantAnswer checks an answer that is no error.
@@ -73,6 +74,22 @@ func TestQuotaOverHTTP(t *testing.T) {
 	} {
 		code, got := ask(t, n.control, http.MethodPost, "/v1/quota", body)
 		wantError(t, code, got, want.code, want.text)
+	}
+}
+
+// TestDryRunOfAQuotaRefusesWhatTheQuotaDoes: a tenant has limits in at most 1,024 models, also in a dry run.
+func TestDryRunOfAQuotaRefusesWhatTheQuotaDoes(t *testing.T) {
+	n := openNode(t)
+	models := map[string]blockmgr.Limit{}
+	for i := range tenant.MaxModels {
+		models[fmt.Sprint(i)] = blockmgr.Limit{HostBytes: 1 << 20}
+	}
+	if _, err := n.manager.SetTenants([]blockmgr.Tenant{{Name: "acme", Models: models}}); err != nil {
+		t.Fatal(err)
+	}
+	for _, dryRun := range []string{"true", "false"} {
+		code, got := ask(t, n.control, http.MethodPost, "/v1/quota", `{"tenant":"acme","model":"more","tier":"host","bytes":65536,"timeout_seconds":5,"dry_run":`+dryRun+`}`)
+		wantError(t, code, got, http.StatusConflict, "limits of 1025 models: want at most 1024")
 	}
 }
 

@@ -81,7 +81,7 @@ func Parse(text []byte) (Limits, error) {
 			Name: name, Salts: s.Salts, HostBytes: uint64(s.Host), DiskBytes: uint64(s.Disk), Models: limitsOf(s.Models), TTL: s.TTL,
 		})
 	}
-	if err := blockmgr.CheckLimits(l.Models); err != nil {
+	if err := tenant.CheckLimits(l.Models); err != nil {
 		return Limits{}, err
 	}
 	return l, tenant.NewTable().Set(l.Tenants)

@@ -20,7 +20,7 @@ const (
 	// MaxTenants bounds the tenants of all Set calls together, MaxSalts the salts of one tenant.
 	MaxTenants = 4096
 	MaxSalts   = 1024
-	// MaxModels bounds the models in which one tenant has a limit.
+	// MaxModels bounds the models with a limit, and those in which one tenant has a limit.
 	MaxModels = 1024
 	// MaxTTL and MinTTL bound Tenant.TTL.
 	MinTTL = time.Second
@@ -55,11 +55,7 @@ func (t *Tenant) SetLimit(model string, kind kv.Tier, bytes uint64) {
 		t.HostBytes, t.DiskBytes = l.HostBytes, l.DiskBytes
 		return
 	}
-	models := maps.Collect(maps.All(t.Models)) // a copy: another Tenant may have the map too
-	if models[model] = models[model].With(kind, bytes); models[model] == (Limit{}) {
-		delete(models, model)
-	}
-	t.Models = models
+	t.Models = WithLimit(t.Models, model, kind, bytes) // a copy: another Tenant may have the map too
 }
 
 // Index names a tenant in a Table; 0 is none.
