@@ -47,17 +47,17 @@ func (l *listener) run() {
 	for {
 		c, err := l.Listener.Accept()
 		if err == nil {
-			l.running.Go(func() { l.shake(tls.Server(c, l.config)) })
+			l.running.Go(func() { l.handshake(tls.Server(c, l.config)) })
 			continue
 		}
-		if !l.hand(accepted{err: err}) || errors.Is(err, net.ErrClosed) {
+		if !l.deliver(accepted{err: err}) || errors.Is(err, net.ErrClosed) {
 			return
 		}
 	}
 }
 
-// hand gives Accept a result. It returns false when the listener is closed.
-func (l *listener) hand(a accepted) bool {
+// deliver gives Accept a result. It returns false when the listener is closed.
+func (l *listener) deliver(a accepted) bool {
 	select {
 	case l.accept <- a:
 		return true
@@ -66,12 +66,12 @@ func (l *listener) hand(a accepted) bool {
 	}
 }
 
-// shake hands a connection to Accept after its handshake. It closes a connection whose handshake fails.
-func (l *listener) shake(c *tls.Conn) {
+// handshake delivers a connection after its handshake. It closes a connection whose handshake fails.
+func (l *listener) handshake(c *tls.Conn) {
 	ctx, cancel := context.WithTimeout(l.ctx, handshakeTimeout)
 	defer cancel()
 	err := c.HandshakeContext(ctx)
-	if err == nil && l.hand(accepted{conn: c}) {
+	if err == nil && l.deliver(accepted{conn: c}) {
 		return
 	}
 	var header tls.RecordHeaderError

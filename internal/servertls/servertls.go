@@ -33,8 +33,9 @@ func (f Files) Validate() error {
 }
 
 // Listen returns a listener on l whose connections speak TLS; for the zero Files it returns l
-// itself. Accept returns a *tls.Conn whose handshake has ended; log gets the handshakes that fail. Changed files apply to new connections without a restart; bad ones are logged. After an
-// error the caller closes l.
+// itself. Accept returns a *tls.Conn whose handshake has ended; log gets the handshakes that fail.
+// Changed files apply to new connections without a restart; bad ones are logged. After an error the
+// caller closes l.
 func (f Files) Listen(l net.Listener, log *zap.Logger) (net.Listener, error) {
 	if err := f.Validate(); err != nil || f.Cert == "" {
 		return l, err
