@@ -135,9 +135,12 @@ func (x *Index) applySome(events []kvevent.RouterEvent) (n int, err error) {
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	if !x.knows(events[0].Owner) { // an event that adds the owner may be refused, and no other one
+		return 1, x.apply(&events[0])
+	}
 	n = x.merger.Take(events) // these are valid as the first one is
 	for i := range x.merger.Events {
-		if err := x.apply(&x.merger.Events[i]); err != nil { // the owner is unknown, so removals had no effect either
+		if err := x.apply(&x.merger.Events[i]); err != nil {
 			return n, err
 		}
 	}
