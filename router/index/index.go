@@ -139,6 +139,7 @@ func (x *Index) applySome(events []kvevent.RouterEvent) (n int, err error) {
 		return 1, x.apply(&events[0])
 	}
 	n = x.merger.Take(events) // these are valid as the first one is
+	defer x.merger.Release()
 	for i := range x.merger.Events {
 		if err := x.apply(&x.merger.Events[i]); err != nil {
 			return n, err

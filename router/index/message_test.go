@@ -2,7 +2,10 @@ package index_test
 
 import (
 	"fmt"
+	"runtime"
+	"slices"
 	"testing"
+	"weak"
 
 	"pgregory.net/rapid"
 
@@ -161,4 +164,23 @@ func TestRefusedEventsAreStores(t *testing.T) {
 	if s := x.Stats(); refused != 2 || err == nil || s.Refused != 2 || s.UnknownRemovals != 2 {
 		t.Errorf("%d refused: %v; counted %d, and %d unknown removals", refused, err, s.Refused, s.UnknownRemovals)
 	}
+}
+
+// TestApplyAllRetainsNoEvent: the memory of a message is free after ApplyAll.
+func TestApplyAllRetainsNoEvent(t *testing.T) {
+	x := newIndex(t, index.Options{})
+	o, prompt := kv.PoolOwner(1), series(1, 200)
+	apply(t, x, stored(o, kv.TierHost, prompt, 0, 1))
+	for _, n := range []int{1, 2} {
+		events := slices.Repeat([]kvevent.RouterEvent{stored(o, kv.TierHost, prompt, 1, 200)}, n)
+		kept := weak.Make(&events[0].Blocks[0])
+		if _, err := x.ApplyAll(events); err != nil {
+			t.Fatal(err)
+		}
+		events = nil
+		if runtime.GC(); kept.Value() != nil {
+			t.Errorf("the blocks of a message of %d events are kept", n)
+		}
+	}
+	runtime.KeepAlive(x)
 }

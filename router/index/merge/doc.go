@@ -4,6 +4,7 @@
 //	for len(events) > 0 {
 //		n := m.Take(events)
 //		apply(m.Events) // in place of events[:n]
+//		m.Release()
 //		events = events[n:]
 //	}
 //
@@ -15,5 +16,5 @@
 // that must not come earlier: of a block that a taken event stores or names as its parent.
 //
 // Ownership: Events may refer to the caller's events and to memory of the Merger. They are
-// valid until the next Take. A Merger belongs to one goroutine at a time.
+// valid until Release or the next Take. A Merger belongs to one goroutine at a time.
 package merge

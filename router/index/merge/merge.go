@@ -6,8 +6,9 @@ import (
 )
 
 const (
-	// maxBlocks is the number of blocks from which Take takes no further event. It bounds how
-	// long an index is locked for one Take.
+	// maxBlocks is the number of blocks from which Take takes no further event. An event without blocks
+	// counts as one block. maxBlocks bounds how long an index is locked for one Take, and the memory of a
+	// Merger.
 	maxBlocks = 256
 	// maxJoined is the most blocks of an event that is joined with others. A larger event
 	// gains less than its copy costs.
@@ -51,11 +52,18 @@ func (m *Merger) Take(events []kvevent.RouterEvent) int {
 		} else {
 			m.remove(e)
 		}
-		blocks += e.NumBlocks()
+		blocks += max(1, e.NumBlocks())
 	}
 	m.removals = append(m.removals, m.stores...)
 	m.Events = m.removals
 	return n
+}
+
+// Release ends the use of Events. Then m refers to no memory of the caller.
+func (m *Merger) Release() {
+	clear(m.removals) // with the stores behind
+	clear(m.stores)
+	m.Events = nil
 }
 
 // mergeable reports whether e is a store or a removal of the primary group, and of the owner and the

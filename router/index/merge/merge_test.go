@@ -136,3 +136,13 @@ func TestTakeAllocatesNothing(t *testing.T) {
 		t.Errorf("%v allocations", n)
 	}
 }
+
+// TestTakeIsBounded: events without blocks count too, so that one message neither locks an index for long nor
+// makes a Merger large for good.
+func TestTakeIsBounded(t *testing.T) {
+	var m merge.Merger
+	empty := kvevent.RouterEvent{Owner: kv.PoolOwner(1), Kind: kvevent.Stored}
+	if n := m.Take(slices.Repeat([]kvevent.RouterEvent{empty}, 10_000)); n > 256 {
+		t.Errorf("%d events without blocks taken", n)
+	}
+}
