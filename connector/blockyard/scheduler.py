@@ -43,7 +43,7 @@ __all__ = ["DeviceBlocks", "Hit", "SchedulerSession"]
 
 _SPIN = 25e-6  # wait for an answer, with what a hook does first, within its limit of 50 us
 _PAUSE = 20e-6
-_MANY = 2  # answers that only the keeper receives: to decode them takes a hook too long
+_MANY = 2  # answers that only the keeper receives, unless a hook may rest: decoding takes too long
 _MIN_LIMIT = 64
 _now = time.perf_counter
 
@@ -214,14 +214,14 @@ class SchedulerSession:
             self._lookups.begin_delayed(r, self._attachment.connection)
         if r.state in (PACKING, ASKED) or r.unanswered:
             until = _now() + (rest or spin)
-            self._pump(False, r.state != PACKING and r.unanswered < _MANY)
+            self._pump(False, r.state != PACKING and (rest > 0 or r.unanswered < _MANY))
             waited = (PACKING, ASKED) if rest else (ASKED,)
             if r.state in waited and not r.waits and not r.polled:
                 r.polled = True
                 while r.state in waited and not r.waits and _now() < until:
                     if rest:
                         time.sleep(_PAUSE)
-                    self._pump(False, r.unanswered < _MANY)
+                    self._pump(False, rest > 0 or r.unanswered < _MANY)
         return self._lookups.hit(r, local_blocks, self._settings.min_load_blocks or 1)
 
     def load(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import unittest
+from unittest import mock
 
+from blockyard import lookups
 from blockyard.work import Done
 from tests.fakelink import PAGE
 from tests.test_scheduler import TOKENS, Desk
@@ -45,6 +47,21 @@ class Turns(Desk):
         taken = [len(self.session.take_work(False).stores) for _ in range(5)]
         self.assertEqual(taken, [1, 1, 1, 0, 0])
         self.assertEqual(self.session.granted, 3)
+
+    def test_only_a_hook_that_may_rest_receives_the_answers_of_a_long_prompt(self) -> None:
+        """The keeper receives 2 ms later, and an engine may ask once and wait for less."""
+        self.store("x", TOKENS)
+        with mock.patch.object(lookups, "_BLOCKS", 2):
+            self.session.open("a", 0, TOKENS)
+        self.assertEqual(self.sent(), ["OPEN", "LOOKUP", "LOOKUP"])
+        while self.link.sent:
+            self.agent.handle(self.link)
+        self.link.arrived.extend(self.link.answers)
+        self.link.answers.clear()
+        self.assertIsNone(self.session.hit("a", 0, 0, spin=0))
+        hit = self.session.hit("a", 0, 0, rest=1e-6)
+        assert hit is not None
+        self.assertEqual(hit.blocks, 3)
 
     def test_a_hook_settles_one_store_and_every_load(self) -> None:
         self.store("x", TOKENS)

@@ -134,12 +134,13 @@ class Serving(Case):
         self.stored(4)
         with (
             mock.patch.object(leader_module, "ANSWER_SECONDS", 0.0),
-            mock.patch.object(engine.leader._hub.session, "hit", lambda *_: None),
+            mock.patch.object(engine.leader._hub.session, "hit", return_value=None) as hit,
         ):
             again = self.request(prompt(1))
             self.run_to_end(engine, again)
         self.assertEqual(engine.hits[again.request_id], 0)
         self.assertEqual(engine.leader.stats()["late_lookups"], 1)
+        self.assertGreater(hit.call_args.kwargs["rest"], 0, "the hook receives all answers itself")
         self.settled(engine)
         wait_until("no pins", lambda: self.pool()["pins"] == 0)
 

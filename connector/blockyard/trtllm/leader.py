@@ -146,7 +146,7 @@ class BlockyardLeader(KvCacheConnectorScheduler):
         wait = ANSWER_SECONDS * (1 + len(state.tokens) // ANSWER_TOKENS)
         until = time.monotonic() + wait
         while True:
-            hit = hub.session.hit(state.rid, state.generation, local)
+            hit = hub.session.hit(state.rid, state.generation, local, rest=PAUSE_SECONDS)
             if hit is not None:
                 return hit
             if time.monotonic() >= until:
