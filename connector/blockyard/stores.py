@@ -124,7 +124,7 @@ class Stores:
                 self._count["deferred"] += 1
                 return False
             if not self._append(r, connection, r.offered + n):
-                return r.broken
+                return False
             if not self._store(r, connection, n, block_ids):
                 return False
         return True
