@@ -125,14 +125,14 @@ func (r *streamReader) read(last *uint64) error {
 		if err != nil {
 			return err
 		}
-		f := source.Frame{Kind: source.FrameEvents, Data: m.Data(), Position: meta.Sequence.Stream, Age: r.age(meta.Timestamp, time.Now())}
-		if strings.HasPrefix(m.Subject(), strings.TrimSuffix(kvevent.AllAnnounceSubject(r.cluster), "*")) {
-			f.Kind = source.FrameAnnouncement
-		}
-		select {
-		case r.frames <- f:
-		case <-r.ctx.Done():
-			return r.ctx.Err()
+		f := source.Frame{Data: m.Data(), Position: meta.Sequence.Stream, Age: r.age(meta.Timestamp, time.Now())}
+		var ours bool
+		if f.Kind, ours = r.kind(m.Subject()); ours {
+			select {
+			case r.frames <- f:
+			case <-r.ctx.Done():
+				return r.ctx.Err()
+			}
 		}
 		*last = f.Position
 		switch {
@@ -142,6 +142,18 @@ func (r *streamReader) read(last *uint64) error {
 			r.setBehind(false)
 		}
 	}
+}
+
+// kind returns the kind of a message. ours is false for a subject that is not the cluster's: a stream without filters may have
+// such messages of a time when it had more subjects, or of streams that it copies, and may get more subjects while it is read.
+func (r *streamReader) kind(subject string) (kind source.FrameKind, ours bool) {
+	switch {
+	case strings.HasPrefix(subject, strings.TrimSuffix(kvevent.AllEventsSubject(r.cluster), "*")):
+		return source.FrameEvents, true
+	case strings.HasPrefix(subject, strings.TrimSuffix(kvevent.AllAnnounceSubject(r.cluster), "*")):
+		return source.FrameAnnouncement, true
+	}
+	return 0, false
 }
 
 // age returns how long ago a message was stored, by the server's clock if it is known.

@@ -151,6 +151,62 @@ func TestOnlyAStreamOfOthersIsFiltered(t *testing.T) {
 	}
 }
 
+// TestForeignMessagesAreLeftOut: a stream gets the subjects of another cluster while a router reads it without filters, and loses
+// them again before a router reads on. Neither router gets a message of the other cluster.
+func TestForeignMessagesAreLeftOut(t *testing.T) {
+	url := natssource.StartDurableServer(t)
+	reader := natssource.ConnectDurable(t, url)
+	reader.Resume(0)
+	sourcetest.Eventually(t, "the stream made and read", func() bool { return reader.Stats().Connected })
+	conn, err := nats.Connect(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	js, err := jetstream.New(conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stream, err := js.Stream(t.Context(), kvevent.StreamName("default"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	own := stream.CachedInfo().Config
+	shared := own
+	shared.Subjects = slices.Concat(own.Subjects, kvevent.StreamSubjects("other"))
+	p := sourcetest.NewPublisher(11, sourcetest.WorkerOwner(1), 0)
+	stored := uint64(0)
+	store := func(subject string) { // the stream sends no acknowledgements
+		t.Helper()
+		if err := conn.Publish(subject, p.Announcement()); err != nil {
+			t.Fatal(err)
+		}
+		stored++
+		sourcetest.Eventually(t, subject, func() bool {
+			info, err := stream.Info(t.Context())
+			return err == nil && info.State.LastSeq == stored
+		})
+	}
+	store(kvevent.AnnounceSubject("default", 11))
+	messageAt(reader)
+	if _, err := js.UpdateStream(t.Context(), shared); err != nil {
+		t.Fatal(err)
+	}
+	store(kvevent.AnnounceSubject("other", 11))
+	store(kvevent.EventsSubject("other", 11))
+	store(kvevent.AnnounceSubject("default", 11))
+	if _, err := js.UpdateStream(t.Context(), own); err != nil {
+		t.Fatal(err)
+	}
+	later := natssource.ConnectDurable(t, url)
+	later.Resume(1)
+	for name, n := range map[string]*natssource.Source{"before": reader, "after": later} {
+		if f := messageAt(n); f.Kind != source.FrameAnnouncement || f.Position != 4 {
+			t.Errorf("a router from %s: frame of kind %d at %d, want the cluster's at 4", name, f.Kind, f.Position)
+		}
+	}
+}
+
 // TestStreamLossIsAGap: what the stream has thrown away is found by the ids of
 // the events, asked for, and had.
 func TestStreamLossIsAGap(t *testing.T) {
