@@ -90,3 +90,18 @@ func TestAPrefillTellsNothingOfAnswers(t *testing.T) {
 		t.Errorf("a mean answer of %v tokens, %v before the prefills", got, mean)
 	}
 }
+
+// TestABookingIsNotChanged: the caller's booking is as it was, and what the scheduler's account has of it counts once.
+func TestABookingIsNotChanged(t *testing.T) {
+	b := newBench(t, Options{})
+	b.SetWorker(workerID(1), 0, "m")
+	booking := Booking{ID: "a", Worker: workerID(1), Tokens: 4000, BlockSize: testBlock, Hits: index.Hits{kv.TierDevice: 10}, HandedOver: true}
+	before := booking
+	b.Booked(&booking)
+	if booking != before {
+		t.Errorf("%+v, and was %+v", booking, before)
+	}
+	if got, want := b.workers[workerID(1)].prefill.accountTokens, int64(4000-10*testBlock); got != want {
+		t.Errorf("%d tokens of the account, want %d", got, want)
+	}
+}

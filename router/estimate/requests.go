@@ -30,25 +30,25 @@ func (e *Estimator) Booked(b *Booking) {
 		e.stats.Unfollowed++
 		return
 	}
-	tokens, received := toCompute(b.Tokens, b.BlockSize, b.Hits), 0
-	if b.HandedOver {
-		received, tokens, b.Hits = lacks(b.Tokens, b.BlockSize, b.Hits), 1, index.Hits{}
+	hits, tokens, received := b.Hits, toCompute(b.Tokens, b.BlockSize, b.Hits), 0
+	if b.HandedOver { // blocks of other tiers come from the other worker too
+		hits, tokens, received = index.Hits{}, 1, lacks(b.Tokens, b.BlockSize, b.Hits)
 	}
 	work := Work{Prompt: float64(b.Tokens), Compute: float64(tokens)}
 	r := &request{
 		id: b.ID, worker: w, prompt: b.Tokens, blockSize: max(1, b.BlockSize), tokensToCompute: tokens, pairs: work.Pairs(),
-		bookedAt: now, heardAt: now, blocksReady: now, external: b.HandedOver || b.Hits[kv.TierExternal] > 0,
+		bookedAt: now, heardAt: now, blocksReady: now, external: b.HandedOver || hits[kv.TierExternal] > 0,
 		prefillOnly: b.ExpectedOutput == 1, received: received,
 	}
 	if !b.Untracked {
 		r.accountTokens = int64(max(0, b.Tokens-schedule.LocalTokens(b.Hits, b.BlockSize)))
 	}
 	// The worker computes nothing for r before the cached blocks are on the device.
-	if load, missing := e.load(w, b.Hits, now); missing == "" {
+	if load, missing := e.load(w, hits, now); missing == "" {
 		r.blocksReady = now.Add(time.Duration(min(load, maxSilence.Seconds()) * float64(time.Second)))
 	}
-	if w.pool != nil && b.Hits[kv.TierDisk] > 0 { // later requests wait for these reads
-		w.pool.enqueue(e.diskRate(w, now), float64(b.Hits[kv.TierDisk]), now)
+	if w.pool != nil && hits[kv.TierDisk] > 0 { // later requests wait for these reads
+		w.pool.enqueue(e.diskRate(w, now), float64(hits[kv.TierDisk]), now)
 	}
 	e.presume(w, now)
 	w.prefill.add(r)
