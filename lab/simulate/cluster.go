@@ -9,9 +9,9 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/lab/simulate/engine"
+	"github.com/blockyard-ai/blockyard/lab/simulate/partition"
 	"github.com/blockyard-ai/blockyard/lab/simulate/policy"
 	"github.com/blockyard-ai/blockyard/lab/simulate/report"
-	"github.com/blockyard-ai/blockyard/lab/simulate/split"
 )
 
 // cluster is one run.
@@ -26,8 +26,9 @@ type cluster struct {
 	list    []*engine.Engine // in the order of joining
 	routed  []int            // requests sent to each of list
 	routers []*router
-	turn    int             // of the routers
-	split   *split.Splitter // nil unless the scenario is split
+	turn    int // of the routers
+	// parts divides the index among the routers; nil when each has all of it.
+	parts   *partition.Partition
 	wire    []byte
 	numbers map[kv.Owner]uint64 // of the last event
 
@@ -89,7 +90,7 @@ func newCluster(s *Scenario, prompts []*prompt, p policy.Policy, seed uint64) (*
 	c.poison, c.roles, c.explainAt = newPoison(s.Spoiled, seed), newRoles(&s.Hardware, seed), s.WarmUp
 	c.count(prompts)
 	if s.SplitBy > 0 {
-		c.split = split.New(s.Routers, s.SplitBy)
+		c.parts = partition.New(s.Routers, s.SplitBy)
 	}
 	for i := range max(1, s.Routers) {
 		r, err := newRouter(c, i)

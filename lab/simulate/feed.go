@@ -52,8 +52,8 @@ func (c *cluster) apply(e *kvevent.RouterEvent) {
 			c.fail(fmt.Errorf("event of %v: %w", e.Owner, err))
 		}
 	}
-	if c.split != nil {
-		c.split.Split(e, apply)
+	if c.parts != nil {
+		c.parts.Split(e, apply)
 		return
 	}
 	for i := range c.routers {

@@ -364,8 +364,8 @@ func (c *cluster) exchange() {
 
 // nextRouter returns the router of a prompt: that of its first blocks, or else each in turn.
 func (c *cluster) nextRouter(p *prompt) *router {
-	if c.split != nil {
-		return c.routers[c.split.Ask(p.locals[:p.promptBlocks])]
+	if c.parts != nil {
+		return c.routers[c.parts.Ask(p.locals[:p.promptBlocks])]
 	}
 	c.turn++
 	return c.routers[(c.turn-1)%len(c.routers)]

@@ -70,7 +70,7 @@ type Scenario struct {
 	Lag     time.Duration
 	// Synced routers share their bookings, which reach the others after SyncLag.
 	Synced bool
-	// SplitBy, if not 0, splits the index among the routers by so many first blocks: see package split. A request goes to the
+	// SplitBy, if not 0, splits the index among the routers by so many first blocks: see package partition. A request goes to the
 	// router of its first blocks.
 	SplitBy int
 	Events  []Event
