@@ -68,27 +68,38 @@ func (e *Estimator) reportWorker(w *worker, l *kvevent.WorkerLoad, now time.Time
 // elsewhere is how many requests a worker's last reports count beyond this router's own. The zero value has no
 // reports.
 type elsewhere struct {
-	mean  float64
-	last  [reportsKept]float64
-	count int // reports so far
+	mean float64
+	// last are the last reports, counted as what they count in mean, and weight their weights in mean.
+	last, counted, weight [reportsKept]float64
+	count                 int // reports so far
 }
 
 // add adds a report to the mean, in which recent reports count more: a report is old before the next one comes. A
 // report far above the median of the last ones may be wrong by any factor, so it counts as the median. Of five
-// reports two may be wrong.
+// reports two may be wrong. The next reports decide again: a wrong first report is soon none, and a change that a
+// third report confirms counts with all three.
 func (e *elsewhere) add(reported float64) {
-	e.last[e.count%reportsKept] = reported
+	share := 1.0 / reportsMean
+	if e.count == 0 {
+		share = 1
+	}
+	for i := range e.weight {
+		e.weight[i] *= 1 - share
+	}
+	at := e.count % reportsKept
+	e.last[at], e.counted[at], e.weight[at] = reported, e.mean, share // as if it changed nothing
 	e.count++
 	n := min(e.count, reportsKept)
 	sorted := e.last
 	slices.Sort(sorted[:n])
-	if median := sorted[(n-1)/2]; reported > outlierFactor*(median+2) {
-		reported = median
+	median := sorted[(n-1)/2]
+	for i, v := range e.last[:n] {
+		if v > outlierFactor*(median+2) {
+			v = median
+		}
+		e.mean += (v - e.counted[i]) * e.weight[i]
+		e.counted[i] = v
 	}
-	if e.count == 1 {
-		e.mean = reported
-	}
-	e.mean += (reported - e.mean) / reportsMean
 }
 
 // beyond returns how many reported requests are not ours, at most maxPending.

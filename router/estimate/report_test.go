@@ -89,3 +89,21 @@ func TestLyingReportsMoveNoPrice(t *testing.T) {
 		}
 	}
 }
+
+// TestLaterReportsDecide: a wrong first report counts until the next one, and a queue that has grown counts with all
+// its reports once a third one confirms it. So does its end.
+func TestLaterReportsDecide(t *testing.T) {
+	for name, c := range map[string]struct{ reports, least, most []float64 }{
+		"a wrong first report": {[]float64{400, 0, 0}, []float64{400, 0, 0}, []float64{400, 0, 0}},
+		"two wrong ones":       {[]float64{2, 2, 2, 400, 400, 2}, []float64{2, 2, 2, 2, 2, 2}, []float64{2, 2, 2, 2, 2, 2}},
+		"a queue that grows":   {[]float64{0, 0, 100, 100, 100, 100}, []float64{0, 0, 0, 0, 55, 65}, []float64{0, 0, 0, 0, 60, 70}},
+		"a queue that ends":    {[]float64{100, 100, 100, 0, 0, 0}, []float64{100, 100, 100, 75, 56, 0}, []float64{100, 100, 100, 75, 57, 25}},
+	} {
+		var e elsewhere
+		for i, r := range c.reports {
+			if e.add(r); e.mean < c.least[i]-1e-9 || e.mean > c.most[i]+1e-9 {
+				t.Errorf("%s: a mean of %v after report %d, want %v to %v", name, e.mean, i+1, c.least[i], c.most[i])
+			}
+		}
+	}
+}
