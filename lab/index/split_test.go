@@ -7,7 +7,7 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/lab/index/loggen"
 	"github.com/blockyard-ai/blockyard/lab/index/oplog"
-	"github.com/blockyard-ai/blockyard/lab/simulate/split"
+	"github.com/blockyard-ai/blockyard/lab/simulate/partition"
 	"github.com/blockyard-ai/blockyard/router/index"
 )
 
@@ -32,7 +32,7 @@ func TestIndexesSplitByFirstBlocksDecideAsOne(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		s := split.New(routers, first)
+		s := partition.New(routers, first)
 		var want, got index.Matches
 		for _, n := range r.order {
 			if n < 0 {
