@@ -2,6 +2,7 @@ package agent_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -206,7 +207,17 @@ func storePaced(ctx context.Context, c *proto.SchedulerClient, n int) error {
 	pace := time.NewTicker(time.Millisecond)
 	defer pace.Stop()
 	for i := range n {
-		if err := agenttest.Store(ctx, c, proto.RequestID{ID: uint64(i)}, i, 1); err != nil {
+		id := proto.RequestID{ID: uint64(i)}
+		err := agenttest.Store(ctx, c, id, i, 1)
+		// A new namespace may hold what this one has just given up. An engine offers a later block, and gets room.
+		for tries := 0; errors.Is(err, agenttest.ErrRefused) && tries < 10; tries++ {
+			<-pace.C
+			if err = c.CloseRequest(id); err == nil {
+				id.ID += 1 << 16
+				err = agenttest.Store(ctx, c, id, i, 1)
+			}
+		}
+		if err != nil {
 			return fmt.Errorf("prompt %d: %w", i, err)
 		}
 		<-pace.C

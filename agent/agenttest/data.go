@@ -102,13 +102,20 @@ func Grant(t *testing.T, c *proto.SchedulerClient, r proto.RequestID, first, n i
 	return slots
 }
 
+// ErrRefused is the error of Store for a block that the agent has no room for at present.
+var ErrRefused = errors.New("blocks were refused")
+
 func grant(ctx context.Context, c *proto.SchedulerClient, r proto.RequestID, first, n int) (slots []proto.Slot, err error) {
 	got, err := c.Store(ctx, r, first, n)
 	if err != nil {
 		return nil, err
 	}
 	if len(got.Grants) != n {
-		return nil, fmt.Errorf("%d of %d blocks were granted (present %d, refused %d)", len(got.Grants), n, got.Present, got.Refused)
+		err := fmt.Errorf("%d of %d blocks were granted (present %d, refused %d)", len(got.Grants), n, got.Present, got.Refused)
+		if got.Refused > 0 {
+			err = fmt.Errorf("%w: %w", ErrRefused, err)
+		}
+		return nil, err
 	}
 	for _, g := range got.Grants {
 		slots = append(slots, g.Slot)
