@@ -325,8 +325,8 @@ func (c *control) resetBlocks(_ context.Context, in resetBlocksRequest) (resetBl
 	return resetBlocksAnswer{hashesText(r.Reset), hashesText(r.NotFound), hashesText(r.NotReset), in.DryRun}, nil
 }
 
-// removeFrom removes the selected blocks from a tier, or says what it would remove. A prompt names keys: another
-// adapter of the same name has other blocks with the same hashes.
+// removeFrom removes the selected blocks from a tier. A dry run returns what it would remove. Blocks of a prompt are
+// removed by key, because an adapter that replaced another one of its name has other blocks with the same hashes.
 func (s *selection) removeFrom(p *blockmgr.Pool, tier kv.Tier) (blockmgr.ResetResult, error) {
 	if s.Hashes != nil {
 		hashes, err := sequenceHashes(s.Hashes)

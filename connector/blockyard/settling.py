@@ -43,8 +43,7 @@ class Settling:
         self._trust = trust
 
     def take(self, done: Done) -> None:
-        """Takes the reports of a step. The engine runs the requests of loads next, so no load
-        waits."""
+        """Takes the reports of a step. Loads do not wait: the engine runs their requests next."""
         flying = self._jobs.flying
         for number, (ok, failed) in done.jobs.items():
             job = flying.get(number)
