@@ -295,8 +295,18 @@ class NativeCopier:
         self._lib.by_copier_drop(self._handle, problem.encode())
         return self._take()
 
+    @property
+    def reads(self) -> bool:
+        """See plane.JobCopier. The loader reads the socket until a frame comes that is no LOAD."""
+        return self._loader is None or bool(self._lib.by_loader_held(self._loader))
+
+    def hold(self) -> None:
+        """See plane.JobCopier."""
+        if self._loader is not None:
+            self._lib.by_loader_hold(self._loader, ctypes.byref(self._begun))
+
     def wait(self, fd: int, timeout: float | None, session: int | None) -> None:
-        """See plane.JobCopier. LOADs begin until the return, without Python's lock."""
+        """See plane.JobCopier. LOADs begin without Python's lock, also after the return."""
         pump = self._pump
         pump.socket = fd
         pump.early, pump.session = session is not None, session or 0
@@ -305,11 +315,7 @@ class NativeCopier:
         if self._loader is not None:
             self._lib.by_loader_go(self._loader, ctypes.byref(pump))
             pump.socket = -1
-        try:
-            self._lib.by_pump(ctypes.byref(pump), limit)
-        finally:
-            if self._loader is not None:
-                self._lib.by_loader_hold(self._loader, ctypes.byref(self._begun))
+        self._lib.by_pump(ctypes.byref(pump), limit)
 
     def close(self) -> None:
         """See plane.JobCopier."""

@@ -46,8 +46,16 @@ class JobCopier(Protocol):
     def drop(self, problem: str) -> list[tuple[int, bool]]:
         """Fails queued and held jobs. Returns those that have ended."""
 
+    @property
+    def reads(self) -> bool:
+        """Whether the caller may read and close the socket of wait()."""
+
+    def hold(self) -> None:
+        """Makes reads true, until the next wait(). No LOAD begins meanwhile."""
+
     def wait(self, fd: int, timeout: float | None, session: int | None) -> None:
-        """Waits until fd (-1: none) or the wake descriptor is readable, at most timeout seconds.
+        """Waits until fd (-1: none) has a frame for the caller, or the wake descriptor is readable,
+        at most timeout seconds. The copier may read fd from now on.
 
         session: upper half of the numbers of jobs that may begin with a LOAD alone, or None.
         """
@@ -91,7 +99,11 @@ class PythonCopier(Copier):
     ) -> None:
         super().__init__(mover, pages, extents, counters)
         self.unlocked = False
+        self.reads = True
         self._wake = wake
+
+    def hold(self) -> None:
+        """See JobCopier. Only the caller reads the socket."""
 
     def wait(self, fd: int, timeout: float | None, session: int | None) -> None:
         """See JobCopier. LOADs wait for Python."""

@@ -51,16 +51,8 @@ _SWITCH_SECONDS = 0.3e-3
 _ERROR_SECONDS = 0.05  # pause after an error, so that a repeated error does not slow the engine
 
 _COUNTERS = (
-    "loads",
-    "loaded_blocks",
-    "failed_loads",
-    "stores",
-    "stored_blocks",
-    "dropped_stores",
-    "copied_bytes",
-    "copy_us",
-    "errors",
-)
+    "loads loaded_blocks failed_loads stores stored_blocks dropped_stores copied_bytes copy_us errors"
+).split()
 
 
 @dataclass(frozen=True)
@@ -275,6 +267,7 @@ class WorkerSession:
                 self._counters["errors"] += 1
                 self._settle(copier.drop("an error in the worker's thread"), copier.micros)
                 time.sleep(_ERROR_SECONDS)
+        copier.hold()
         self._settle(copier.drop("the worker ends"), copier.micros)
         while copier.busy:
             self._settle(copier.step(), copier.micros)
@@ -292,7 +285,7 @@ class WorkerSession:
         while self._inbox:
             work, fence = self._inbox.popleft()
             self._take(work, fence, copier, pages)
-        for body in link.service(time.monotonic()):
+        for body in link.service(time.monotonic(), copier):
             if self._early and body["job"] >> 32 == self._scheduler:
                 group = body["group"] if pages.grouped else ALL_GROUPS
                 load = Load(body["job"], "", body["slots"], body["blocks"], group)
@@ -307,7 +300,10 @@ class WorkerSession:
         if copier.busy:
             self._quiet.clear()
         else:
-            extents.release_old()
+            if extents.has_old:
+                copier.hold()  # no LOAD begins
+                if not copier.busy:
+                    extents.release_old()
             self._quiet.set()
             if self._inbox:  # begin() was called just now
                 self._quiet.clear()
@@ -337,7 +333,9 @@ class WorkerSession:
             self._name(load)
         self._named.update(store.job for store in work.stores)
         for job in (*work.loads, *work.stores):
-            self._scheduler = job.job >> 32
+            if self._scheduler != job.job >> 32:
+                self._scheduler = job.job >> 32
+                copier.hold()  # the copier would discard this scheduler's LOADs
         for load in work.loads:  # _name() came first, so no single job ends its request early
             self._add(load, False, pages, fence, copier)
             self._ended.report_if_ended(load.rid)

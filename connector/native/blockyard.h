@@ -13,7 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define BY_ABI 3
+#define BY_ABI 4
 #define BY_ALL_GROUPS 0xffffffffu
 #define BY_MAX_JOBS 4096       /* jobs of a copier that have not been taken from its ring */
 #define BY_MAX_EXTENTS 16384   /* as MAX_EXTENTS in extents.py */
@@ -204,6 +204,8 @@ void by_loader_go(struct by_loader *loader, const struct by_pump *pump);
 /* Takes the socket back. Waits while the thread takes a message, some microseconds. begun: LOADs
  * whose jobs the thread has begun so far. */
 void by_loader_hold(struct by_loader *loader, uint64_t *begun);
+/* Whether the socket is the caller's: after by_loader_hold(), or because of a message. */
+int by_loader_held(struct by_loader *loader);
 /* Ends the thread. */
 void by_loader_free(struct by_loader *loader);
 

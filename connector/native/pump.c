@@ -3,8 +3,9 @@
  * thread needs to wake up.
  *
  * The worker's thread needs Python's lock after each wait, and waits for the lock while the engine
- * computes in Python. LOADs must not wait with it, so the loader reads them meanwhile. One thread at
- * a time reads the socket: the loader between by_loader_go() and by_loader_hold(), else Python. */
+ * computes in Python. LOADs must not wait with it, so the loader reads them at all times. One thread
+ * at a time reads the socket: the loader from by_loader_go() on, Python from by_loader_hold() or the
+ * first message that is no LOAD on. */
 #define _GNU_SOURCE
 #include "internal.h"
 
@@ -190,6 +191,14 @@ void by_loader_hold(struct by_loader *loader, uint64_t *begun)
 	loader->held = 1;
 	*begun = loader->pump.begun;
 	pthread_mutex_unlock(&loader->lock);
+}
+
+int by_loader_held(struct by_loader *loader)
+{
+	pthread_mutex_lock(&loader->lock);
+	int held = loader->held;
+	pthread_mutex_unlock(&loader->lock);
+	return held;
 }
 
 void by_loader_free(struct by_loader *loader)
