@@ -43,6 +43,7 @@ def main() -> int:
     parser.add_argument("--servers", type=int, default=2, help="vLLM servers")
     parser.add_argument("--device-blocks", type=int, default=40, help="of each server")
     parser.add_argument("--host-mib", type=int, default=192, help="host memory of all servers")
+    parser.add_argument("--eviction", default="lru", help="the agent's --host-eviction")
     parser.add_argument("--peers", default="", help="directory of vllm-router and smg")
     parser.add_argument("--lmcache", default="", help="directory of LMCache's packages")
     parser.add_argument("--out", type=pathlib.Path, help="directory for figures, table and picture")
@@ -71,7 +72,7 @@ def main() -> int:
 
 def _run(args: argparse.Namespace, directory: pathlib.Path) -> tuple[report.Runs, list[str]]:
     """The figures of the pairs, and what has failed."""
-    sizes = Sizes(args.servers, args.device_blocks, args.host_mib << 20)
+    sizes = Sizes(args.servers, args.device_blocks, args.host_mib << 20, args.eviction)
     kept = Kept(args.out, {**sizes._asdict(), "size": args.size})
     failures: list[str] = []
     runs: report.Runs = {}

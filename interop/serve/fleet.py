@@ -22,11 +22,15 @@ BLOCK_BYTES = SHAPE.token_bytes * model.BLOCK_TOKENS
 
 
 class Sizes(NamedTuple):
-    """Bytes of the caches. host is the whole node's: private tiers get an equal part each."""
+    """Bytes of the caches, and the agent's rule of eviction.
+
+    host is the whole node's: private tiers get an equal part each.
+    """
 
     servers: int
     device: int  # blocks of each server
     host: int
+    eviction: str
 
 
 class Events(NamedTuple):
@@ -65,7 +69,7 @@ class Fleet:
 
     def _start(self) -> None:
         if self.tier == "agent":
-            flags = ("--extent-size=16MiB",)
+            flags = ("--extent-size=16MiB", f"--host-eviction={self._sizes.eviction}")
             self.agent = AgentProcess(host_size=str(self._sizes.host), flags=flags)
         if self.tier == "lmcache":
             self._start_lmcache()

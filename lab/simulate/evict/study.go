@@ -21,8 +21,8 @@ type Rule struct {
 	New func() policy.Evictor
 }
 
-// Default is the rule of an agent without --host-eviction and --disk-eviction, Adaptive the agent's other rule.
-var Default, Adaptive = policy.RuleLRU.String(), policy.RuleAdaptive.String()
+// Default is the rule of an agent without --host-eviction and --disk-eviction, LRU the agent's other rule.
+var Default, LRU = policy.RuleAdaptive.String(), policy.RuleLRU.String()
 
 // Rules returns the compared rules. The agent has the first two.
 func Rules() []Rule {

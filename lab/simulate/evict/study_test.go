@@ -22,8 +22,8 @@ func TestAdaptiveIsNearTheBest(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, row := range rows {
-		if got, best := row.ByRule[Adaptive], row.Best(); got < 5./6*best {
-			t.Errorf("%s: %s has %.3f of the blocks, the best rule %.3f", row.Scenario, Adaptive, got, best)
+		if got, best := row.ByRule[Default], row.Best(); got < 5./6*best {
+			t.Errorf("%s: %s has %.3f of the blocks, the best rule %.3f", row.Scenario, Default, got, best)
 		}
 		for rule, share := range row.ByRule {
 			if share > row.Optimum+1e-9 || row.Optimum > row.Infinite+1e-9 {

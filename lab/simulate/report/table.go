@@ -151,8 +151,8 @@ func (v Verdict) String() string {
 	kept := "not_measured"
 	if len(v.Kept) > 0 {
 		ofOptimum, ofBest := evict.Worst(v.Kept, evict.Default)
-		adaptiveOfOptimum, adaptiveOfBest := evict.Worst(v.Kept, evict.Adaptive)
-		kept = fmt.Sprintf("%.2f default_policy_of_best=%.2f adaptive_of_optimum=%.2f adaptive_of_best=%.2f", ofOptimum, ofBest, adaptiveOfOptimum, adaptiveOfBest)
+		lruOfOptimum, lruOfBest := evict.Worst(v.Kept, evict.LRU)
+		kept = fmt.Sprintf("%.2f default_policy_of_best=%.2f lru_of_optimum=%.2f lru_of_best=%.2f", ofOptimum, ofBest, lruOfOptimum, lruOfBest)
 	}
 	return fmt.Sprintf("simulate: scenarios=%d best_or_within_2pct=%d oracle_share=%.3f worst_herd=%.2f default_policy_of_optimum=%s",
 		v.Scenarios, v.BestOrWithin, v.OracleShare, v.WorstHerd, kept)
