@@ -54,6 +54,8 @@ const (
 	// RuleAdaptive is Adaptive: like RuleLRU, and what is asked for often stays when scans or cycles come
 	// that are larger than the tier. It takes 50 to 70 bytes a slot.
 	RuleAdaptive
+	// AgentRule is the rule of an agent without --host-eviction and --disk-eviction.
+	AgentRule = RuleAdaptive
 )
 
 // RuleNames are the names of the rules, in their order.

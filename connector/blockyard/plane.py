@@ -48,14 +48,15 @@ class JobCopier(Protocol):
 
     @property
     def reads(self) -> bool:
-        """Whether the caller may read and close the socket of wait()."""
+        """Whether the caller may read and close the socket of wait(). A frame for the caller makes
+        it true, and ends wait()."""
 
     def hold(self) -> None:
-        """Makes reads true, until the next wait(). No LOAD begins meanwhile."""
+        """Makes reads true until the next wait(). No LOAD begins meanwhile."""
 
     def wait(self, fd: int, timeout: float | None, session: int | None) -> None:
         """Waits until fd (-1: none) has a frame for the caller, or the wake descriptor is readable,
-        at most timeout seconds. The copier may read fd from now on.
+        at most timeout seconds. If reads was true, the copier reads fd until it is true again.
 
         session: upper half of the numbers of jobs that may begin with a LOAD alone, or None.
         """

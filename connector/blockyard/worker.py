@@ -51,8 +51,9 @@ _SWITCH_SECONDS = 0.3e-3
 _ERROR_SECONDS = 0.05  # pause after an error, so that a repeated error does not slow the engine
 
 _COUNTERS = (
-    "loads loaded_blocks failed_loads stores stored_blocks dropped_stores copied_bytes copy_us errors"
-).split()
+    *("loads", "loaded_blocks", "failed_loads", "stores", "stored_blocks", "dropped_stores"),
+    *("copied_bytes", "copy_us", "errors"),
+)
 
 
 @dataclass(frozen=True)
@@ -267,15 +268,17 @@ class WorkerSession:
                 self._counters["errors"] += 1
                 self._settle(copier.drop("an error in the worker's thread"), copier.micros)
                 time.sleep(_ERROR_SECONDS)
-        copier.hold()
-        self._settle(copier.drop("the worker ends"), copier.micros)
-        while copier.busy:
-            self._settle(copier.step(), copier.micros)
-            time.sleep(DEVICE_POLL_SECONDS)
-        self._quiet.set()
-        link.close()
-        copier.close()
-        extents.close()
+        copier.hold()  # link.close() closes the socket
+        try:
+            self._settle(copier.drop("the worker ends"), copier.micros)
+            while copier.busy:
+                self._settle(copier.step(), copier.micros)
+                time.sleep(DEVICE_POLL_SECONDS)
+            self._quiet.set()
+            link.close()
+        finally:
+            copier.close()
+            extents.close()
 
     def _turn(
         self, link: WorkerLink, copier: JobCopier, extents: Extents, pages: Pages, pinner: Pinner
@@ -316,9 +319,9 @@ class WorkerSession:
         pause = min((p for p in (pause, left, pinner.pause()) if p is not None), default=None)
         if link.joined and not copier.busy and extents.populate(_POPULATE_BYTES):
             pause = 0.0  # more untouched memory may be left
-        if extents.announced != announced:
-            pause = 0.0  # pinning begins in a turn without a new extent
         self._note_extents(extents, pinner)
+        if extents.announced != announced:
+            return  # pinning begins in a turn without a new extent
         copier.wait(link.fileno(), pause, self._scheduler if self._early else None)
         lockheld.take_wakes(self._wake)
 

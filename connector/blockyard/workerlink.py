@@ -110,8 +110,8 @@ class WorkerLink:
     def service(self, now: float, copier: JobCopier) -> list[dict[str, Any]]:
         """Connects, registers, maps extents and sends STATS. Returns the bodies of new LOADs.
 
-        Takes the socket from the copier when work is due, and leaves frames to the copier that
-        reads them.
+        Takes the socket from the copier when work is due. Does nothing while the copier reads the
+        socket.
 
         Before Extents.release_old(), the caller must end all copies that use mappings of sessions
         older than the last two.

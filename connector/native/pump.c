@@ -95,7 +95,7 @@ struct by_loader {
 	pthread_mutex_t lock;
 	pthread_cond_t go;
 	int kick; /* eventfd: the thread looks at its state again */
-	int held; /* the socket is Python's */
+	_Atomic int held; /* the socket is Python's; written with the lock */
 	int ending;
 	pthread_t thread;
 };
@@ -189,16 +189,14 @@ void by_loader_hold(struct by_loader *loader, uint64_t *begun)
 {
 	pthread_mutex_lock(&loader->lock);
 	loader->held = 1;
+	loader->pump.socket = -1; /* the next go() may bring another file with the same number */
 	*begun = loader->pump.begun;
 	pthread_mutex_unlock(&loader->lock);
 }
 
 int by_loader_held(struct by_loader *loader)
 {
-	pthread_mutex_lock(&loader->lock);
-	int held = loader->held;
-	pthread_mutex_unlock(&loader->lock);
-	return held;
+	return loader->held;
 }
 
 void by_loader_free(struct by_loader *loader)

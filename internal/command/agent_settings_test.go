@@ -219,7 +219,7 @@ func TestAgentValuesComeFromTheFirstOfFlagVariableKVBMAndDefault(t *testing.T) {
 				Node: "n", Socket: "/run/blockyard/agent.sock", Admin: "127.0.0.1:0", Cluster: "default",
 				Tiers: node.Tiers{HostSetting: "--host-size", DiskSetting: "--disk-size", LimitHeap: true, Config: blockmgr.Config{
 					HostDir: "/dev/shm/blockyard", HostBytes: 1 << 30, DiskDir: "/var/lib/blockyard",
-					HostRule: policy.RuleAdaptive, DiskRule: policy.RuleAdaptive,
+					HostRule: policy.AgentRule, DiskRule: policy.AgentRule,
 					IODeadline: 5 * time.Second, ScrubBytesPerSecond: 16 << 20,
 				}},
 				NearGPUs: true, Frequency: policy.FrequencyOptions{Min: 2, Decay: 10 * time.Minute},

@@ -22,7 +22,7 @@ type Rule struct {
 }
 
 // Default is the rule of an agent without --host-eviction and --disk-eviction, LRU the agent's other rule.
-var Default, LRU = policy.RuleAdaptive.String(), policy.RuleLRU.String()
+var Default, LRU = policy.AgentRule.String(), policy.RuleLRU.String()
 
 // Rules returns the compared rules. The agent has the first two.
 func Rules() []Rule {
