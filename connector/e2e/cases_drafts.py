@@ -10,6 +10,7 @@ from e2e.shapes import CHUNKS, GEMMA, GPT_OSS, HybridBed, each_shape
 
 _DRAFTS = 3
 _OUTPUT = 100
+_PROMPTS = 8  # a model may answer a prompt just as its n-grams say
 
 
 @each_shape("speculative", "refused drafts change no stored block", (GEMMA, GPT_OSS, CHUNKS))
@@ -17,9 +18,14 @@ def speculative(h: HybridBed) -> str:
     """With n-grams the engine shares its blocks with engines without drafts."""
     ngrams = {"method": "ngram", "prompt_lookup_max": 3, "prompt_lookup_min": 1}
     engine = _start(h, "speculative", ngrams)
-    prompt = h.bed.prompt(12) * 25  # each n-gram has come before, so that vLLM has drafts
-    reference = h.bed.computed(h.engine, prompt, _OUTPUT)
-    refused = _reload(h, engine, prompt, reference)
+    refused, prompt, reference = 0, [], []
+    for _ in range(_PROMPTS):
+        prompt = h.bed.prompt(12) * 25  # each n-gram has come before, so that vLLM has drafts
+        reference = h.bed.computed(h.engine, prompt, _OUTPUT)
+        refused = _reload(h, engine, prompt, reference)
+        if refused:
+            break
+    assert refused > 0, f"blind: vLLM has refused no draft for {_PROMPTS} prompts"
     h.engine.reset_cache()
     same(h.engine.generate(prompt, _OUTPUT), reference, h.shape.cached(len(prompt)))
     following = prompt + reference + h.bed.prompt(20)
@@ -46,7 +52,6 @@ def _reload(h: HybridBed, engine: EngineProcess, prompt: list[int], reference: l
     engine.reset_cache()
     drafts = engine.metrics("vllm:spec_decode_num_")
     refused = int(drafts["draft_tokens_total"] - drafts["accepted_tokens_total"])
-    assert refused > 0, f"blind: vLLM has refused no draft: {drafts}"
     same(engine.generate(prompt, _OUTPUT), reference, h.shape.cached(len(prompt)))
     h.bed.reset_cache(h.agent, engine)
     return refused
