@@ -176,11 +176,6 @@ class Extents:
         """Whether extents of earlier sessions are mapped."""
         return len(self.table) > len(self._session)
 
-    @property
-    def has_old(self) -> bool:
-        """Whether release_old() has an extent to unmap."""
-        return bool(self._old)
-
     def _retire(self) -> None:
         for number in self.table.keys() - self._session:
             self._old.append(self.table.pop(number))

@@ -22,7 +22,7 @@ import threading
 
 _log = logging.getLogger(__name__)
 
-ABI = 4
+ABI = 3
 TEXT_BYTES = 192
 ALL_GROUPS = 2**32 - 1
 LOAD, STORE = 0, 1
@@ -187,7 +187,6 @@ _FUNCTIONS: dict[str, tuple[object, tuple[object, ...]]] = {
     "by_loader_new": (_ptr, (_ptr, _int, ctypes.c_char_p)),
     "by_loader_go": (None, (_ptr, _to(Pump))),
     "by_loader_hold": (None, (_ptr, _to(_u64))),
-    "by_loader_held": (_int, (_ptr,)),
     "by_loader_free": (None, (_ptr,)),
 }
 # These take microseconds and never wait, so they keep Python's lock. To take the lock back may last
@@ -196,7 +195,7 @@ _KEEP_LOCK = frozenset(
     "by_abi by_extents_set by_extents_drop by_copier_add by_copier_take by_copier_busy"
     " by_copier_load by_copier_remapped by_copier_counts by_plan_bytes by_plan_room"
     " by_frame_type by_frame_load by_plan_check by_cuda_keep by_cuda_drop by_cuda_fence"
-    " by_loader_go by_loader_hold by_loader_held".split()
+    " by_loader_go by_loader_hold".split()
 )
 
 

@@ -238,7 +238,6 @@ class NativeCopier:
         if threads and self._lib.by_copier_start(self._handle, threads, b"blockyard-copy"):
             raise RuntimeError("the copier's threads cannot start")
         self._begun = ctypes.c_uint64()
-        self._held = True  # the socket is the caller's, and the caller knows it
         self._loader = None
         if threads:  # without the thread, LOADs begin in wait()
             self._loader = self._lib.by_loader_new(self._handle, wake, b"blockyard-load")
@@ -296,33 +295,21 @@ class NativeCopier:
         self._lib.by_copier_drop(self._handle, problem.encode())
         return self._take()
 
-    @property
-    def reads(self) -> bool:
-        """See plane.JobCopier. The loader reads the socket until a frame comes that is no LOAD."""
-        if not self._held and self._lib.by_loader_held(self._loader):
-            self.hold()
-        return self._held
-
-    def hold(self) -> None:
-        """See plane.JobCopier."""
-        if self._loader is not None:
-            self._lib.by_loader_hold(self._loader, ctypes.byref(self._begun))
-            self._held = True
-
     def wait(self, fd: int, timeout: float | None, session: int | None) -> None:
-        """See plane.JobCopier. LOADs begin without Python's lock, also after the return."""
+        """See plane.JobCopier. LOADs begin until the return, without Python's lock."""
         pump = self._pump
         pump.socket = fd
         pump.early, pump.session = session is not None, session or 0
         pump.patience_ns = int(copying.EXTENT_SECONDS * 1e9)
         limit = -1 if timeout is None else int(timeout * 1e9)
         if self._loader is not None:
-            # A hold that the caller does not know of stays: its frame waits for the caller.
-            if self._held:
-                self._held = fd < 0
-                self._lib.by_loader_go(self._loader, ctypes.byref(pump))
+            self._lib.by_loader_go(self._loader, ctypes.byref(pump))
             pump.socket = -1
-        self._lib.by_pump(ctypes.byref(pump), limit)
+        try:
+            self._lib.by_pump(ctypes.byref(pump), limit)
+        finally:
+            if self._loader is not None:
+                self._lib.by_loader_hold(self._loader, ctypes.byref(self._begun))
 
     def close(self) -> None:
         """See plane.JobCopier."""

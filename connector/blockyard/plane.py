@@ -46,17 +46,8 @@ class JobCopier(Protocol):
     def drop(self, problem: str) -> list[tuple[int, bool]]:
         """Fails queued and held jobs. Returns those that have ended."""
 
-    @property
-    def reads(self) -> bool:
-        """Whether the caller may read and close the socket of wait(). A frame for the caller makes
-        it true, and ends wait()."""
-
-    def hold(self) -> None:
-        """Makes reads true until the next wait(). No LOAD begins meanwhile."""
-
     def wait(self, fd: int, timeout: float | None, session: int | None) -> None:
-        """Waits until fd (-1: none) has a frame for the caller, or the wake descriptor is readable,
-        at most timeout seconds. If reads was true, the copier reads fd until it is true again.
+        """Waits until fd (-1: none) or the wake descriptor is readable, at most timeout seconds.
 
         session: upper half of the numbers of jobs that may begin with a LOAD alone, or None.
         """
@@ -100,11 +91,7 @@ class PythonCopier(Copier):
     ) -> None:
         super().__init__(mover, pages, extents, counters)
         self.unlocked = False
-        self.reads = True
         self._wake = wake
-
-    def hold(self) -> None:
-        """See JobCopier. Only the caller reads the socket."""
 
     def wait(self, fd: int, timeout: float | None, session: int | None) -> None:
         """See JobCopier. LOADs wait for Python."""

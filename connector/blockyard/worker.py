@@ -44,15 +44,21 @@ _REMEMBERED = 8192
 _POPULATE_BYTES = 4 << 20
 _CLOSE_SECONDS = 10.0  # limit of close() for copies
 _UNPIN_SECONDS = 10.0  # limit of close() for unpinning
-# The interpreter's switch interval where loads begin in Python. With the default, 5 ms, a load
-# would wait that long to begin beside a busy engine. A shorter interval lets other threads
-# interrupt the engine's hooks.
+# The switch interval of Python where loads begin in Python. A load would wait the default, 5 ms,
+# beside a busy engine. A shorter interval lets other threads interrupt the engine's hooks.
 _SWITCH_SECONDS = 0.3e-3
 _ERROR_SECONDS = 0.05  # pause after an error, so that a repeated error does not slow the engine
 
 _COUNTERS = (
-    *("loads", "loaded_blocks", "failed_loads", "stores", "stored_blocks", "dropped_stores"),
-    *("copied_bytes", "copy_us", "errors"),
+    "loads",
+    "loaded_blocks",
+    "failed_loads",
+    "stores",
+    "stored_blocks",
+    "dropped_stores",
+    "copied_bytes",
+    "copy_us",
+    "errors",
 )
 
 
@@ -268,7 +274,6 @@ class WorkerSession:
                 self._counters["errors"] += 1
                 self._settle(copier.drop("an error in the worker's thread"), copier.micros)
                 time.sleep(_ERROR_SECONDS)
-        copier.hold()  # link.close() closes the socket
         try:
             self._settle(copier.drop("the worker ends"), copier.micros)
             while copier.busy:
@@ -277,7 +282,7 @@ class WorkerSession:
             self._quiet.set()
             link.close()
         finally:
-            copier.close()
+            copier.close()  # its threads write to the descriptor that WorkerSession.close() closes
             extents.close()
 
     def _turn(
@@ -288,7 +293,7 @@ class WorkerSession:
         while self._inbox:
             work, fence = self._inbox.popleft()
             self._take(work, fence, copier, pages)
-        for body in link.service(time.monotonic(), copier):
+        for body in link.service(time.monotonic()):
             if self._early and body["job"] >> 32 == self._scheduler:
                 group = body["group"] if pages.grouped else ALL_GROUPS
                 load = Load(body["job"], "", body["slots"], body["blocks"], group)
@@ -303,10 +308,7 @@ class WorkerSession:
         if copier.busy:
             self._quiet.clear()
         else:
-            if extents.has_old:
-                copier.hold()  # no LOAD begins
-                if not copier.busy:
-                    extents.release_old()
+            extents.release_old()
             self._quiet.set()
             if self._inbox:  # begin() was called just now
                 self._quiet.clear()
@@ -319,9 +321,9 @@ class WorkerSession:
         pause = min((p for p in (pause, left, pinner.pause()) if p is not None), default=None)
         if link.joined and not copier.busy and extents.populate(_POPULATE_BYTES):
             pause = 0.0  # more untouched memory may be left
-        self._note_extents(extents, pinner)
         if extents.announced != announced:
-            return  # pinning begins in a turn without a new extent
+            pause = 0.0  # pinning begins in a turn without a new extent
+        self._note_extents(extents, pinner)
         copier.wait(link.fileno(), pause, self._scheduler if self._early else None)
         lockheld.take_wakes(self._wake)
 
@@ -336,9 +338,7 @@ class WorkerSession:
             self._name(load)
         self._named.update(store.job for store in work.stores)
         for job in (*work.loads, *work.stores):
-            if self._scheduler != job.job >> 32:
-                self._scheduler = job.job >> 32
-                copier.hold()  # the copier would discard this scheduler's LOADs
+            self._scheduler = job.job >> 32
         for load in work.loads:  # _name() came first, so no single job ends its request early
             self._add(load, False, pages, fence, copier)
             self._ended.report_if_ended(load.rid)

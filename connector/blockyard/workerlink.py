@@ -13,7 +13,6 @@ from typing import Any
 from . import frames
 from .extents import Extents
 from .frames import HelloFields, RegisterFields
-from .plane import JobCopier
 from .transport import Frame, Link, LinkClosed, LinkFull
 
 _log = logging.getLogger(__name__)
@@ -107,20 +106,12 @@ class WorkerLink:
     def _stats_changed(self) -> bool:
         return self._send_stats and self._counters != self._sent
 
-    def service(self, now: float, copier: JobCopier) -> list[dict[str, Any]]:
+    def service(self, now: float) -> list[dict[str, Any]]:
         """Connects, registers, maps extents and sends STATS. Returns the bodies of new LOADs.
-
-        Takes the socket from the copier when work is due. Does nothing while the copier reads the
-        socket.
 
         Before Extents.release_old(), the caller must end all copies that use mappings of sessions
         older than the last two.
         """
-        due = self.due()
-        if due is not None and due <= now:
-            copier.hold()
-        if not copier.reads:
-            return []
         if self._link is None:
             if now >= self._due:
                 self._connect(now)

@@ -13,7 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define BY_ABI 4
+#define BY_ABI 3
 #define BY_ALL_GROUPS 0xffffffffu
 #define BY_MAX_JOBS 4096       /* jobs of a copier that have not been taken from its ring */
 #define BY_MAX_EXTENTS 16384   /* as MAX_EXTENTS in extents.py */
@@ -195,20 +195,15 @@ struct by_pump {
  * meanwhile. Returns a BY_PUMP_ number, 0 after the timeout, or a negative errno. */
 int by_pump(struct by_pump *pump, int64_t timeout_ns);
 
-/* A thread that begins the jobs of LOADs, whatever the worker's thread waits for, such as Python's
+/* A thread that begins the jobs of LOADs while the worker's thread waits, for example for Python's
  * lock. It does not read a socket before by_loader_go(). wake: an eventfd that tells the caller to
- * read the socket, open until by_loader_free(). NULL: no thread. */
+ * read the socket. NULL: no thread. */
 struct by_loader *by_loader_new(struct by_copier *copier, int wake, const char *name);
-/* Gives the thread the pump's socket, until by_loader_hold() or the first message that is no LOAD.
- * The socket stays open until then. Only a caller whose socket it is may call this: the thread may
- * have left a message to the caller. */
+/* Gives the thread the pump's socket, until by_loader_hold() or the first message that is no LOAD. */
 void by_loader_go(struct by_loader *loader, const struct by_pump *pump);
 /* Takes the socket back. Waits while the thread takes a message, some microseconds. begun: LOADs
  * whose jobs the thread has begun so far. */
 void by_loader_hold(struct by_loader *loader, uint64_t *begun);
-/* Whether the socket is the caller's: after by_loader_hold(), or because of a message. Never waits.
- * Before it closes the socket, the caller calls by_loader_hold() in either case. */
-int by_loader_held(struct by_loader *loader);
 /* Ends the thread. */
 void by_loader_free(struct by_loader *loader);
 

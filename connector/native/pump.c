@@ -3,9 +3,8 @@
  * thread needs to wake up.
  *
  * The worker's thread needs Python's lock after each wait, and waits for the lock while the engine
- * computes in Python. LOADs must not wait with it, so the loader reads them at all times. One thread
- * at a time reads the socket: the loader from by_loader_go() on, Python from by_loader_hold() or the
- * first message that is no LOAD on. */
+ * computes in Python. LOADs must not wait with it, so the loader reads them meanwhile. One thread at
+ * a time reads the socket: the loader between by_loader_go() and by_loader_hold(), else Python. */
 #define _GNU_SOURCE
 #include "internal.h"
 
@@ -95,7 +94,7 @@ struct by_loader {
 	pthread_mutex_t lock;
 	pthread_cond_t go;
 	int kick; /* eventfd: the thread looks at its state again */
-	_Atomic int held; /* the socket is Python's; written with the lock */
+	int held; /* the socket is Python's */
 	int ending;
 	pthread_t thread;
 };
@@ -189,14 +188,8 @@ void by_loader_hold(struct by_loader *loader, uint64_t *begun)
 {
 	pthread_mutex_lock(&loader->lock);
 	loader->held = 1;
-	loader->pump.socket = -1; /* the next go() may bring another file with the same number */
 	*begun = loader->pump.begun;
 	pthread_mutex_unlock(&loader->lock);
-}
-
-int by_loader_held(struct by_loader *loader)
-{
-	return loader->held;
 }
 
 void by_loader_free(struct by_loader *loader)

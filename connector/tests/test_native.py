@@ -286,25 +286,6 @@ class Serving(unittest.TestCase):
         self.assertGreater(counters["copy_us"], 0)
 
 
-class Handing(unittest.TestCase):
-    """The copier gives the socket to the loader only when the caller has it, and knows it."""
-
-    def test_a_message_that_the_caller_has_not_seen_stays_the_callers(self) -> None:
-        copier = native_plane.NativeCopier.__new__(native_plane.NativeCopier)
-        lib = copier._lib = mock.Mock(**{"by_loader_held.return_value": 0})
-        copier._pump, copier._begun = native.Pump(), ctypes.c_uint64()
-        copier._loader, copier._held = 1, True
-        copier.wait(5, 0.0, None)
-        self.assertFalse(copier.reads)
-        lib.by_loader_held.return_value = 1  # the loader has met a frame for the caller
-        copier.wait(5, 0.0, None)
-        self.assertEqual(lib.by_loader_go.call_count, 1)
-        self.assertTrue(copier.reads)
-        lib.by_loader_hold.assert_called_once()
-        copier.wait(5, 0.0, None)
-        self.assertEqual(lib.by_loader_go.call_count, 2)
-
-
 logging.getLogger("blockyard").addHandler(logging.NullHandler())
 
 if __name__ == "__main__":

@@ -33,67 +33,6 @@ class Refused(unittest.TestCase):
         self.assertEqual(session.done().jobs, {9: [0, 1]})
 
 
-class SocketOfTheCopier(unittest.TestCase):
-    """The copier reads the socket. The worker's thread takes it where a LOAD would do harm."""
-
-    def setUp(self) -> None:
-        self.session = WorkerSession(Settings(), WorkerIdentity(1, 0, "test"), CpuMover)
-        self.addCleanup(self.session.close)
-        self.link = mock.Mock(**{"service.return_value": [], "due.return_value": None})
-        self.link.configure_mock(joined=False)
-        self.copier = mock.Mock(busy=False, micros={})
-        self.copier.configure_mock(**{"step.return_value": [], "pause.return_value": None})
-        self.extents = mock.Mock(announced=0, changes=0, has_old=False)
-        self.pinner = mock.Mock(all_pinned=True, **{"pause.return_value": None})
-
-    def turn(self) -> None:
-        pages = Kv(8).pages()
-        self.session._turn(self.link, self.copier, self.extents, pages, self.pinner)
-
-    def test_the_first_job_of_a_scheduler_stops_the_copier_which_discards_its_loads(self) -> None:
-        for number, holds in ((9, 1), (10, 1), (7 << 32, 2)):
-            store = Work(stores=[Store(number, bytes(16), bytes(4))])
-            self.session._take(store, None, self.copier, Kv(8).pages())
-            self.assertEqual(self.copier.hold.call_count, holds)
-        before = [call[0] for call in self.copier.method_calls]
-        self.assertEqual(before, ["hold", "add", "add", "hold", "add"])
-
-    def test_no_extent_is_unmapped_while_a_load_may_begin(self) -> None:
-        self.extents.has_old = True
-        self.copier.hold.side_effect = lambda: setattr(self.copier, "busy", True)
-        self.turn()  # a LOAD has begun just before the hold
-        self.extents.release_old.assert_not_called()
-        self.copier.busy, self.copier.hold.side_effect = False, None
-        self.turn()
-        self.extents.release_old.assert_called_once()
-
-    def test_all_extents_that_have_arrived_are_mapped_before_the_copier_reads_on(self) -> None:
-        def announce(*_: object) -> list[object]:
-            self.extents.announced += 1
-            return []
-
-        self.link.service.side_effect = announce
-        self.turn()
-        self.copier.wait.assert_not_called()
-        self.pinner.start.assert_not_called()
-        self.link.service.side_effect = None
-        self.turn()
-        self.pinner.start.assert_called_once()
-        self.copier.wait.assert_called_once()
-
-    def test_the_socket_is_closed_only_without_the_copier(self) -> None:
-        self.session._closing = True
-        calls = mock.Mock()
-        calls.attach_mock(self.copier.hold, "hold")
-        calls.attach_mock(self.link.close, "close_link")
-        calls.attach_mock(self.copier.close, "close_copier")
-        self.copier.drop.return_value = []
-        pages = Kv(8).pages()
-        self.session._run(self.link, self.copier, self.extents, pages, self.pinner)
-        names = [call[0] for call in calls.mock_calls]
-        self.assertEqual(names, ["hold", "close_link", "close_copier"])
-
-
 @planes.both
 class Foreign(RigCase):
     def second_worker(self) -> tuple[WorkerSession, Kv]:

@@ -39,15 +39,6 @@ EXTENT = {
 }
 
 
-class Reader:
-    """The part of a copier that reads LOADs, if `reads` is false."""
-
-    reads = True
-
-    def hold(self) -> None:
-        self.reads = True
-
-
 class LinkCase(unittest.TestCase):
     def setUp(self) -> None:
         directory = tempfile.TemporaryDirectory(prefix="blockyard-test-")
@@ -62,7 +53,6 @@ class LinkCase(unittest.TestCase):
         self.counters = {"loads": 0, "errors": 0}
         self.now = 100.0
         self.link = self.worker_link()
-        self.copier: Any = Reader()
         self.loads: list[dict[str, Any]] = []
 
     def worker_link(self, block_bytes: int = 4096, offset: int = 4096) -> WorkerLink:
@@ -78,7 +68,7 @@ class LinkCase(unittest.TestCase):
         return link
 
     def service(self) -> None:
-        self.loads += self.link.service(self.now, self.copier)
+        self.loads += self.link.service(self.now)
 
     def accept(self) -> socket.socket:
         """Accepts the link's connection. Returns the agent's end."""
@@ -255,18 +245,6 @@ class Joined(LinkCase):
         self.now += 1.0
         self.service()
         self.assertEqual(self.receive(peer, frames.STATS)[1], {"loads": 2, "errors": 0})
-
-    def test_a_copier_that_reads_the_socket_keeps_its_frames_until_the_link_is_due(self) -> None:
-        slots, blocks = packed.pack_slots([packed.Slot(2, 0, 1)]), packed.pack_u32([3])
-        self.send(self.peer, frames.LOAD, 0, {"job": 9, "slots": slots, "blocks": blocks})
-        self.copier.reads = False
-        self.service()
-        self.assertEqual(self.loads, [])
-        self.counters["loads"] = 5
-        self.now += 1.0  # STATS are due
-        self.service()
-        self.assertTrue(self.copier.reads)
-        self.assertEqual([body["job"] for body in self.loads], [9])
 
     def test_close_says_bye(self) -> None:
         started = time.monotonic()

@@ -1,8 +1,6 @@
 /* Tests of pump.c: the wait of the worker's thread, and the thread that begins the jobs of LOADs. */
 #include "copierworld.h"
 
-#include <poll.h>
-
 /* A backend whose stores wait until the gate is open. */
 struct gate {
 	const struct by_plan *plan;
@@ -73,45 +71,6 @@ static void load_free_block(int socket, uint64_t job, uint64_t *owner)
 	load(socket, job, n, 0);
 }
 
-/* A message that is no LOAD gives the socket to the reader, and LOADs need no reader. */
-static void the_loader_gives_the_socket_back_by_itself(void)
-{
-	struct world w = make(2);
-	int ends[2], wake = eventfd(0, EFD_NONBLOCK);
-	uint64_t owner[4] = {0}, begun;
-	uint32_t ended = 0;
-	map(&w);
-	CHECK(!socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends));
-	struct by_pump pump = {.copier = w.copier, .socket = ends[0], .early = 1, .session = 3,
-			       .patience_ns = 2000000, .wake = wake};
-	struct by_loader *loader = by_loader_new(w.copier, wake, "test");
-	CHECK(loader && by_loader_held(loader));
-	by_loader_go(loader, &pump);
-	double until = seconds() + 60;
-	for (uint64_t n = 0; n < 4; n++) {
-		load_free_block(ends[1], (uint64_t)3 << 32 | n, owner);
-		while (ended <= n) {
-			CHECK(seconds() < until);
-			ended += take_ends(&w, owner, 4);
-		}
-		CHECK(!by_loader_held(loader));
-	}
-	uint64_t wakes;
-	struct pollfd waits = {wake, POLLIN, 0};
-	if (read(wake, &wakes, sizeof wakes) < 0)
-		wakes = 0;
-	CHECK(send(ends[1], &ended, sizeof ended, 0) == sizeof ended);
-	CHECK(poll(&waits, 1, 60000) == 1 && by_loader_held(loader));
-	CHECK(recv(ends[0], &ended, sizeof ended, MSG_DONTWAIT) == sizeof ended);
-	by_loader_hold(loader, &begun);
-	CHECK(begun == 4);
-	by_loader_free(loader);
-	end(&w);
-	close(ends[0]);
-	close(ends[1]);
-	close(wake);
-}
-
 /* The frames that Python reads are numbered. Any other frame is a LOAD. */
 static void the_loader_leaves_other_frames_in_their_order(void)
 {
@@ -143,13 +102,9 @@ static void the_loader_leaves_other_frames_in_their_order(void)
 		by_loader_go(loader, &pump);
 		if (random_below(&seed, 2))
 			nap(20000);
-		if (random_below(&seed, 2))
-			by_loader_hold(loader, &begun);
+		by_loader_hold(loader, &begun);
 		if (read(wake, &wakes, sizeof wakes) < 0)
 			wakes = 0;
-		ended += take_ends(&w, owner, FREE);
-		if (!by_loader_held(loader))
-			continue; /* the loader goes on, without this thread */
 		/* The loader has the LOADs up to the next other frame. That one is for the reader. */
 		ssize_t bytes = recv(ends[0], frame, sizeof frame, MSG_PEEK | MSG_DONTWAIT);
 		if (bytes == sizeof read_at) {
@@ -157,6 +112,7 @@ static void the_loader_leaves_other_frames_in_their_order(void)
 			CHECK(recv(ends[0], &number, sizeof number, 0) == sizeof number);
 			CHECK(number == read_at++);
 		}
+		ended += take_ends(&w, owner, FREE);
 	}
 	by_loader_hold(loader, &begun);
 	CHECK(begun == loads);
@@ -170,7 +126,6 @@ static void the_loader_leaves_other_frames_in_their_order(void)
 int main(void)
 {
 	the_pump_copies_a_load_itself();
-	the_loader_gives_the_socket_back_by_itself();
 	the_loader_leaves_other_frames_in_their_order();
 	puts("test_pump: ok");
 	return 0;
