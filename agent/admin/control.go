@@ -326,7 +326,7 @@ func (c *control) resetBlocks(_ context.Context, in resetBlocksRequest) (resetBl
 }
 
 // removeFrom removes the selected blocks from a tier. A dry run returns what it would remove. Blocks of a prompt are
-// removed by key, because an adapter that replaced another one of its name has other blocks with the same hashes.
+// removed by key: blocks of an earlier adapter with the same name may have the same hashes.
 func (s *selection) removeFrom(p *blockmgr.Pool, tier kv.Tier) (blockmgr.ResetResult, error) {
 	if s.Hashes != nil {
 		hashes, err := sequenceHashes(s.Hashes)

@@ -18,14 +18,14 @@ def speculative(h: HybridBed) -> str:
     """With n-grams the engine shares its blocks with engines without drafts."""
     ngrams = {"method": "ngram", "prompt_lookup_max": 3, "prompt_lookup_min": 1}
     engine = _start(h, "speculative", ngrams)
-    refused, prompt, reference = 0, [], []
     for _ in range(_PROMPTS):
         prompt = h.bed.prompt(12) * 25  # each n-gram has come before, so that vLLM has drafts
         reference = h.bed.computed(h.engine, prompt, _OUTPUT)
         refused = _reload(h, engine, prompt, reference)
         if refused:
             break
-    assert refused > 0, f"blind: vLLM has refused no draft for {_PROMPTS} prompts"
+    else:
+        raise AssertionError(f"blind: vLLM has refused no draft of {_PROMPTS} prompts")
     h.engine.reset_cache()
     same(h.engine.generate(prompt, _OUTPUT), reference, h.shape.cached(len(prompt)))
     following = prompt + reference + h.bed.prompt(20)

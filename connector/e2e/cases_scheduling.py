@@ -25,7 +25,7 @@ def preemption(bed: SharedTestBed) -> str:
         assert out.tokens == tokens, f"request {number}: tokens {out.tokens}, want {tokens}"
     preempted = engine.counts()[0].preempted - before
     assert preempted > 0, "blind: no request was preempted"
-    engine.rest()  # a reset discards stores in flight
+    bed.quiet(agent)  # a reset discards the stores in flight
     bed.reset_cache(agent, engine)
     for prompt, tokens in zip(prompts, references, strict=True):
         same(engine.generate(prompt, 300), tokens, hit(len(prompt)))

@@ -151,17 +151,6 @@ class EngineProcess:
         """Runs a request to its end."""
         return self.begin(tokens, max_tokens, **fields).output()
 
-    def rest(self) -> None:
-        """Waits until the engine has no request, and its connector no offer and no copy in flight.
-
-        Only for engines with a scheduler of e2e.probe.
-        """
-        wait_until(
-            f"engine {self.name} has no step to take",
-            lambda: not any(counts.busy for counts in self.counts()),
-            60.0,
-        )
-
     def reset_cache(self) -> None:
         """Resets the engine's own prefix cache.
 

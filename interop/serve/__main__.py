@@ -43,7 +43,9 @@ def main() -> int:
     parser.add_argument("--servers", type=int, default=2, help="vLLM servers")
     parser.add_argument("--device-blocks", type=int, default=40, help="of each server")
     parser.add_argument("--host-mib", type=int, default=192, help="host memory of all servers")
-    parser.add_argument("--eviction", default="adaptive", help="the agent's --host-eviction")
+    parser.add_argument(
+        "--eviction", choices=("adaptive", "lru"), default="adaptive", help="of the agent"
+    )
     parser.add_argument("--peers", default="", help="directory of vllm-router and smg")
     parser.add_argument("--lmcache", default="", help="directory of LMCache's packages")
     parser.add_argument("--out", type=pathlib.Path, help="directory for figures, table and picture")

@@ -13,9 +13,9 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
-// TestAdaptiveIsNearTheBest: of each pattern within a sixth of the best rule, conversations that all change
+// TestDefaultIsNearTheBest: of each pattern within a sixth of the best rule, conversations that all change
 // included, where LRU and the scan-resistant rules each lose all or most of one.
-func TestAdaptiveIsNearTheBest(t *testing.T) {
+func TestDefaultIsNearTheBest(t *testing.T) {
 	few := slices.DeleteFunc(Patterns(), func(s Scenario) bool { return s.Name == "wide-cycle" || s.Name == "skewed" })
 	rows, err := Run(Options{Seeds: 1, Scenarios: few, Out: io.Discard})
 	if err != nil {
