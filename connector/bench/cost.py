@@ -29,6 +29,7 @@ class HookFigures(NamedTuple):
     """
 
     step: dict[int, float]  # all hooks of a worker's step without work, by running requests
+    floor: dict[int, float]  # the same of a connector that does nothing
     hook: dict[int, float]  # the scheduler's slowest hook, by running requests
     to_plain: dict[int, float]  # by running requests
     first_lookup: float  # the scheduler's slowest hook at the first lookup of a long prompt
@@ -65,7 +66,7 @@ _Results = dict[tuple[str, int, bool], _Decode]
 
 
 def hooks(work: pathlib.Path, steps: int, prompts: int) -> HookFigures:
-    """Measures the hooks of Blockyard's and of the plain connector.
+    """Measures the hooks of Blockyard's connector, of the plain one and of one that does nothing.
 
     A round has `steps` steps of each connector. Also measures the first lookup of `prompts` long
     prompts.
@@ -86,8 +87,14 @@ def hooks(work: pathlib.Path, steps: int, prompts: int) -> HookFigures:
         for name, connector in (
             ("blockyard", engine.ours(agent.socket)),
             ("plain", engine.plain(files)),
+            ("idle", engine.idle()),
         ):
-            options = {"model": str(directory), "connector": connector, "arguments": arguments}
+            options = {
+                "model": str(directory),
+                "connector": connector,
+                "arguments": arguments,
+                "hits": name != "idle",
+            }
             children[name] = Child(name, "hooks", options, work / f"hooks-{name}.log")
             stack.callback(children[name].close)
             children[name].start()
@@ -113,14 +120,15 @@ def _hook_figures(results: _Results, lookup: dict[str, list[int]]) -> HookFigure
     rows = []
     for (name, running, spread), ours in results.items():
         if name == "blockyard":
-            plain = results["plain", running, spread]
-            rows.append(_steps_row(running, spread, ours, plain))
+            others = (results[other, running, spread] for other in ("plain", "idle"))
+            rows.append(_steps_row(running, spread, ours, *others))
     again = lookup.pop("again")[0]
     prompts = len(lookup["on_new_request"])
-    step, slowest, to_plain, hook_rows = {}, {}, {}, []
+    step, floor, slowest, to_plain, hook_rows = {}, {}, {}, {}, []
     for running in RUNNING:
         both = [results["blockyard", running, spread] for spread in (True, False)]
-        step[running] = max(report.microseconds(d.quiet, 0.99) for d in both if d.quiet)
+        step[running] = _empty_step(both)
+        floor[running] = _empty_step([results["idle", running, spread] for spread in (True, False)])
         slowest[running] = _slowest(both[0].hooks)
         to_plain[running] = _to_plain(both[1], results["plain", running, False])
         for hook, calls in both[0].hooks.items():
@@ -128,10 +136,12 @@ def _hook_figures(results: _Results, lookup: dict[str, list[int]]) -> HookFigure
     for hook, calls in lookup.items():
         hook_rows.append(_hook_row(f"{hook}, {LONG_PROMPT} tokens", calls))
     text = report.table(
-        "Hooks of one step in µs, of Blockyard and of the plain connector. Requests complete their "
-        "blocks in different steps (spread) or in the same step (same).",
+        "Hooks of one step in µs, of Blockyard, the plain connector and one that does nothing "
+        "(idle). Requests complete their blocks in different steps (spread) or in the same step "
+        "(same).",
         ["running", "scheduler p50", "p99", "plain p50", "p99", "p50 ratio"]
-        + ["worker p50", "p99", "plain p50", "p99", "p50 ratio", "both", "empty p99"],
+        + ["worker p50", "p99", "plain p50", "p99", "p50 ratio", "both", "empty p99"]
+        + ["idle scheduler p50", "p99", "idle worker p50", "p99"],
         rows,
     )
     text += report.table(
@@ -140,7 +150,12 @@ def _hook_figures(results: _Results, lookup: dict[str, list[int]]) -> HookFigure
         ["hook", "calls", "p50", "p99", "max"],
         hook_rows,
     )
-    return HookFigures(step, slowest, to_plain, _slowest(lookup), text)
+    return HookFigures(step, floor, slowest, to_plain, _slowest(lookup), text)
+
+
+def _empty_step(runs: list[_Decode]) -> float:
+    """The larger 99th percentile of the worker's steps without work, in microseconds."""
+    return max(report.microseconds(run.quiet, 0.99) for run in runs if run.quiet)
 
 
 def _slowest(hooks: Mapping[str, list[int]]) -> float:
@@ -160,13 +175,17 @@ def _to_plain(ours: _Decode, plain: _Decode) -> float:
     return sums[0] / sums[1]
 
 
-def _steps_row(running: int, spread: bool, ours: _Decode, plain: _Decode) -> list[str]:
+def _steps_row(
+    running: int, spread: bool, ours: _Decode, plain: _Decode, idle: _Decode
+) -> list[str]:
     row = [f"{running} {'spread' if spread else 'same'}"]
     for mine, theirs in ((ours.scheduler, plain.scheduler), (ours.worker, plain.worker)):
         figures = [report.microseconds(v, q) for v in (mine, theirs) for q in (0.5, 0.99)]
         row += [report.number(f) for f in figures]
         row.append(report.number(figures[0] / figures[2]))
-    last = (_to_plain(ours, plain), report.microseconds(ours.quiet, 0.99))
+    last = [_to_plain(ours, plain), report.microseconds(ours.quiet, 0.99)]
+    for role in (idle.scheduler, idle.worker):
+        last += [report.microseconds(role, q) for q in (0.5, 0.99)]
     return [*row, *map(report.number, last)]
 
 

@@ -65,6 +65,15 @@ def plain(directory: str) -> dict[str, Any]:
     }
 
 
+def idle() -> dict[str, Any]:
+    """The transfer configuration of plain.py's connector that does nothing, and hits nothing."""
+    return {
+        "kv_connector": "IdleConnector",
+        "kv_connector_module_path": "bench.plain",
+        "kv_role": "kv_both",
+    }
+
+
 def native(spec: str, host_bytes: int, tiers: list[dict[str, Any]] | None = None) -> dict[str, Any]:
     """The transfer configuration of vLLM's own tiers. spec: a class of native_tiers.py."""
     extra: dict[str, Any] = {

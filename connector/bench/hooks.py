@@ -27,7 +27,8 @@ class HookBench:
         from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1
 
         self._engine = SteppedEngine(options)
-        self._engine.wait_for_hits()
+        if options["hits"]:
+            self._engine.wait_for_hits()
         names = hooks(KVConnectorBase_V1)
         self._scheduler = Stopwatch(self._engine.scheduler, names)
         self._worker = Stopwatch(self._engine.worker, names)

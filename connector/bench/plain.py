@@ -1,8 +1,9 @@
-"""The baseline for the cost of hooks: a minimal correct connector.
+"""Two baselines for the cost of hooks: a minimal correct connector, and one that does nothing.
 
-Every block is a file in shared memory, named by vLLM's own block hash. A prompt hits up to its last
-full block. The worker's hooks make the copies. A store references its blocks in the engine's block
-pool. Prompts and decoded tokens are stored. The connector has no agent, no limits and no checks.
+In the correct one every block is a file in shared memory, named by vLLM's own block hash. A prompt
+hits up to its last full block. The worker's hooks make the copies. A store references its blocks
+in the engine's block pool. Prompts and decoded tokens are stored. The connector has no agent, no
+limits and no checks.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from vllm.distributed.kv_transfer.kv_connector.v1 import base
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1,
     KVConnectorMetadata,
@@ -208,3 +210,50 @@ class PlainConnector(KVConnectorBase_V1, SupportsHMA):
 
     def wait_for_save(self) -> None:
         return
+
+
+class IdleConnector(KVConnectorBase_V1, SupportsHMA):
+    """Every hook returns at once: the least that a connector can cost."""
+
+    requires_kv_delivery = False
+
+    def get_num_new_matched_tokens(
+        self, request: Any, num_computed_tokens: int
+    ) -> tuple[int | None, bool]:
+        return 0, False
+
+    def update_state_after_alloc(
+        self, request: Any, blocks: Any, num_external_tokens: int
+    ) -> None:
+        return
+
+    def build_connector_meta(self, scheduler_output: Any) -> Plan:
+        return _NO_PLAN
+
+    def request_finished_all_groups(
+        self, request: Any, block_ids: tuple[list[int], ...]
+    ) -> tuple[bool, dict[str, Any] | None]:
+        return False, None
+
+    def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
+        return
+
+    def get_transfer_results(self, finished_req_ids: set[str]) -> Any:
+        return _NO_RESULTS
+
+    def has_connector_metadata(self) -> bool:
+        return False
+
+    def wait_for_layer_load(self, layer_name: str) -> None:
+        return
+
+    def save_kv_layer(
+        self, layer_name: str, kv_layer: Any, attn_metadata: Any, **kwargs: Any
+    ) -> None:
+        return
+
+    def wait_for_save(self) -> None:
+        return
+
+
+_NO_PLAN, _NO_RESULTS = Plan(), base.KVConnectorTransferResults()

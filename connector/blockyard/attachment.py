@@ -68,12 +68,12 @@ class Attachment:
         """Whether pump(True) has nothing to do."""
         if self._keeper.events or self._packer.done:
             return False
-        connection = self.connection
-        if connection is None:
+        c = self.connection
+        if c is None:
             return True
-        if connection.inbox or connection.grants or connection.draining or connection.leaving:
+        if c.inbox or c.grants or c.draining or c.leaving:
             return False
-        return connection.resumes is None or connection.resume_sent
+        return c.resumes is None or c.resume_sent
 
     @property
     def grants(self) -> int:

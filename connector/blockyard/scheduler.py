@@ -283,7 +283,7 @@ class SchedulerSession:
     def take_work(self, free: bool = True) -> Work:
         """The copies for the workers in the next step. free: the step has made no offer."""
         stores, settling = self._stores, self._settling
-        waits = stores.waits or stores.offers or self._loads.queued or settling.reports
+        waits = stores.queued or stores.offers or self._loads.queued or settling.reports
         if not waits and self._attachment.idle:
             return EMPTY_WORK
         self.changed = True
@@ -291,7 +291,7 @@ class SchedulerSession:
         if not self._attachment.take_grants(free):
             stores.expire()
             settling.settle_some()
-        taken = stores.take() if stores.waits else []
+        taken = stores.take() if stores.queued else []
         return Work(self._loads.take(), taken) or EMPTY_WORK
 
     def take_loads(self) -> Work:

@@ -92,10 +92,10 @@ class Stores:
         self, count: dict[str, int], jobs: Jobs, orphans: OrphanedSlots, block_tokens: int
     ) -> None:
         self.offers: deque[Offer] = deque()  # pending offers, oldest first
+        self.queued: list[tuple[Job, Store]] = []  # jobs for take()
         self.held = 0  # device blocks on which references are held
         self.limit = 0
         self.blocks: DeviceBlocks | None = None
-        self._queued: list[tuple[Job, Store]] = []
         self._count = count
         self._jobs = jobs
         self._orphans = orphans
@@ -265,7 +265,7 @@ class Stores:
         self.offers.remove(offer)  # near the front, because answers keep the order
         packed = b"".join([pack_u32(group) for group in ids])
         store = Store(job.number, slots, packed, offer.group)
-        self._queued.append((job, store))
+        self.queued.append((job, store))
 
     def _give_back(self, offer: Offer, slots: bytes) -> None:
         """Sends ABORT for unused slots, unless CLOSE or BYE has returned them."""
@@ -333,7 +333,7 @@ class Stores:
 
         CLOSE or BYE returns their slots. Slots of an earlier generation need ABORT.
         """
-        for job, _ in self._queued:
+        for job, _ in self.queued:
             self._jobs.end(job)
             assert job.request is not None and job.connection is not None
             if job.generation != job.request.opened:
@@ -342,18 +342,13 @@ class Stores:
             self._count["dropped_stores"] += job.blocks
             self._let_go(job.held)
             _settled(job.request)
-        self._queued = []
+        self.queued = []
 
     # Copying.
 
-    @property
-    def waits(self) -> bool:
-        """Whether take() has a job."""
-        return bool(self._queued)
-
     def take(self) -> list[Store]:
         """The queued jobs for the workers. Their copies may be in flight from now on."""
-        taken, self._queued = self._queued, []
+        taken, self.queued = self.queued, []
         for job, _ in taken:
             job.taken = True
         return [store for _, store in taken]

@@ -6,6 +6,7 @@ import pickle
 import unittest
 from types import SimpleNamespace as Bag
 from typing import Any
+from unittest import mock
 
 from blockyard.request import Hit
 from tests import vllm_fakes as fakes
@@ -16,7 +17,7 @@ ORIGIN = fakes.require_vllm()
 from vllm.distributed.kv_transfer.kv_connector import factory  # noqa: E402
 from vllm.distributed.kv_transfer.kv_connector.v1 import metrics  # noqa: E402
 
-from blockyard.vllm import BlockyardConnector, stats  # noqa: E402
+from blockyard.vllm import BlockyardConnector, scheduler, stats  # noqa: E402
 from blockyard.vllm.stats import BlockyardStats, Changes  # noqa: E402
 
 
@@ -105,6 +106,21 @@ class SchedulerRole(Case):
         answer = self.side.stats()
         self.assertEqual(answer.data, {"connected": 1, "min_load_blocks": 1})
         self.assertIsNone(self.side.stats())
+
+    def test_changes_wait_while_copies_are_in_flight_and_are_complete_at_their_end(self) -> None:
+        with mock.patch.object(scheduler, "_now", lambda: now):
+            now = 100.0
+            self.side.stats()
+            self.session.working = self.session.changed = True
+            self.side.pace.declined += 1
+            self.assertIsNone(self.side.stats())
+            now += stats.INTERVAL_SECONDS
+            self.assertEqual(self.side.stats().data["declined_hits"], 1)
+            self.session.changed = True
+            self.side.pace.declined += 1
+            self.assertIsNone(self.side.stats())
+            self.session.working = False  # perhaps no further step follows
+            self.assertEqual(self.side.stats().data["declined_hits"], 1)
 
     def test_a_short_hit_is_computed_and_its_pins_are_released(self) -> None:
         self.measure(load_seconds=0.002)

@@ -28,6 +28,7 @@ class FakeSession:
         self.answer: Hit | None = Hit(0, b"")
         self.loads = True
         self.loading = False  # a load is in flight
+        self.working = True  # the answer of busy()
         self.granted = 0
         self.room = True
         self.work = EMPTY_WORK
@@ -41,7 +42,7 @@ class FakeSession:
             if name == self.broken:
                 raise RuntimeError(f"{name} is broken")
             self.calls.append((name, *args))
-            answers = {"hit": self.answer, "load": self.loads, "busy": True, "reset": True}
+            answers = {"hit": self.answer, "load": self.loads, "busy": self.working, "reset": True}
             answers["counted"] = (0,) * len(args[0]) if name == "counted" else ()
             return answers.get(name)
 

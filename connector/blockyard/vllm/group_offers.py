@@ -160,10 +160,10 @@ class GroupOffers(Offers):
         super()._adopt(rid, block_ids)
         self._touched[rid] = None
 
-    def _extend(self, cached: Any, indexes: Iterable[int]) -> None:
-        indexes = list(indexes)
-        super()._extend(cached, indexes)
-        self._touched.update(dict.fromkeys(cached.req_ids[index] for index in indexes))
+    def _extend(self, cached: Any, new_blocks: Iterable[tuple[str, Any]]) -> None:
+        new_blocks = list(new_blocks)
+        super()._extend(cached, new_blocks)
+        self._touched.update(dict.fromkeys(rid for rid, _ in new_blocks))
 
     def _hold_windows(self, session: GroupSession, rid: str, scheduled: int, state: Any) -> None:
         """References the window blocks that vLLM keeps and that this step completes."""

@@ -157,7 +157,7 @@ class Offers:
         cached = output.scheduled_cached_reqs
         lists = cached.new_block_ids  # None for a request without a new block: nearly all
         if lists.count(None) != len(lists):
-            self._extend(cached, compress(range(len(lists)), lists))
+            self._extend(cached, compress(zip(cached.req_ids, lists), lists))
         replaced = getattr(output, "block_table_updates", None)
         if replaced:  # vLLM 0.31 replaces whole rows for some hybrid models
             for rid, block_ids in replaced.items():
@@ -167,10 +167,10 @@ class Offers:
             if self._steps % RETRY_STEPS == 0:
                 self._due.update(self._later)
                 self._later.clear()
-        # A step that takes the answer to an offer makes none. An offer that waits gets larger.
-        self._put_off = bool(session.granted) and not self._put_off
-        if self._due and not self._put_off:
-            offered = self._offer_due(session)
+        if self._due:
+            # A step that takes the answer to an offer makes none. An offer that waits gets larger.
+            self._put_off = session.granted > 0 and not self._put_off
+            offered = not self._put_off and self._offer_due(session)
         if self._begun:
             self._due.update(dict.fromkeys(self._begun))
             self._begun.clear()
@@ -183,12 +183,10 @@ class Offers:
             if tracked.owes():
                 self._begun.append(rid)
 
-    def _extend(self, cached: Any, indexes: Iterable[int]) -> None:
-        """Takes the new blocks of the running requests with these indexes."""
-        rids, lists, resumed = cached.req_ids, cached.new_block_ids, cached.resumed_req_ids
-        tracked_of, due = self._tracked.get, self._due
-        for index in indexes:
-            rid, more = rids[index], lists[index]
+    def _extend(self, cached: Any, new_blocks: Iterable[tuple[str, Any]]) -> None:
+        """Takes the new blocks of running requests: id and blocks by KV group of each."""
+        resumed, tracked_of, due = cached.resumed_req_ids, self._tracked.get, self._due
+        for rid, more in new_blocks:
             if resumed and rid in resumed:
                 self._adopt(rid, more)
                 continue

@@ -349,10 +349,10 @@ class VllmScheduler:
     def stats(self) -> BlockyardStats | None:
         """Changed counters, or None. vLLM calls it when a step has ended."""
         try:
-            self.pace.end_step(_now())
+            now = _now()
+            self.pace.end_step(now)
             if self.session is not None and self.session.changed:
-                self.session.changed = False
-                return self._stats.take()
+                return self._stats.take(now)
         except Exception as err:
             self.faults.note("stats", err)
         return None

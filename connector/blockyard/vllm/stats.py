@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from blockyard.scheduler import SchedulerSession
     from blockyard.vllm.short_loads import ShortLoads
 
+# Interval of the scheduler role's answers while copies are in flight, far below that of any scrape.
+INTERVAL_SECONDS = 0.1
 PREFIX = "vllm:blockyard_"  # vLLM removes metrics with its own prefix when it starts again
 
 # Counters of the scheduler role: the session's name, the metric and its help.
@@ -140,10 +142,19 @@ class SchedulerStats:
         metrics = (metric for _, metric, _ in SESSION_COUNTERS)
         self._changes = Changes((*metrics, DECLINED, SHORT))
         self._connected = False
+        self._next_at = 0.0
 
-    def take(self) -> BlockyardStats | None:
-        """What has changed since the last call, with both gauges. None without a change."""
+    def take(self, now: float) -> BlockyardStats | None:
+        """What has changed since the last answer, with both gauges. None without a change.
+
+        None also within INTERVAL_SECONDS of the last answer while a later step must follow. now:
+        of any monotonic clock.
+        """
         session, pace, changes = self._session, self._pace, self._changes
+        if now < self._next_at and session.busy():
+            return None
+        self._next_at = now + INTERVAL_SECONDS
+        session.changed = False
         values = (*session.counted(self._SESSION), pace.declined, self._short.loads)
         connected = session.connected
         if values == changes.last and connected == self._connected:
