@@ -14,6 +14,11 @@ import (
 const (
 	// ScrubIdle is the pause of the scrubber after a round without a check.
 	ScrubIdle = 5 * time.Second
+	// scrubRest is about the time between pauses of the scrubber. A pause after each small block
+	// would wake a processor a thousand times a second.
+	scrubRest = 50 * time.Millisecond
+	// scrubBatch bounds the checks between pauses.
+	scrubBatch = 256
 	// scrubScan bounds the slots that the scrubber looks at while it holds the lock.
 	scrubScan = 8192
 )
@@ -39,6 +44,11 @@ func (m *Mover) RunScrubber() {
 	defer free()
 	// perBlock is the time that one block may take at the scrub rate.
 	perBlock := time.Duration(float64(m.BlockBytes) / float64(m.ScrubBytesPerSecond) * float64(time.Second))
+	batch := scrubBatch
+	if perBlock > scrubRest/scrubBatch {
+		batch = max(1, int(scrubRest/perBlock))
+	}
+	checks := 0 // since the last pause
 	pause := time.NewTimer(ScrubIdle)
 	defer pause.Stop()
 	for {
@@ -49,7 +59,11 @@ func (m *Mover) RunScrubber() {
 					continue
 				}
 				checked = true
-				if !m.Rest(pause, m.Health.Scrub.Take(perBlock)) {
+				if checks++; checks < batch {
+					continue
+				}
+				checks = 0
+				if !m.Rest(pause, m.Health.Scrub.Take(time.Duration(batch)*perBlock)) {
 					return
 				}
 			}

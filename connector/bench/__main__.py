@@ -83,12 +83,12 @@ def _hooks(work: pathlib.Path, quick: bool) -> dict[str, str]:
         step, hook, ratio = hooks.step[running], hooks.hook[running], hooks.to_plain[running]
         what = f"{running} running: "
         print(report.verdict(f"{what}empty step of the worker, p99", step, STEP_US, " µs"))
-        print(f"{what}the same of a connector that does nothing: {hooks.floor[running]:.1f} µs")
+        print(f"{what}the same of a connector that does nothing: {hooks.idle_step[running]:.1f} µs")
         print(report.verdict(f"{what}slowest hook of the scheduler, p99", hook, HOOK_US, " µs"))
         quiet = f"{what}all hooks to the plain connector's, no block completes, p50"
         print(report.verdict(quiet, ratio, TO_PLAIN, "x"))
         figures[f"step_us_p99_{running}"] = f"{step:.1f}"
-        figures[f"step_us_p99_idle_{running}"] = f"{hooks.floor[running]:.1f}"
+        figures[f"step_us_p99_idle_{running}"] = f"{hooks.idle_step[running]:.1f}"
         figures[f"hook_us_p99_{running}"] = f"{hook:.1f}"
         figures[f"hooks_vs_plain_{running}"] = f"{ratio:.2f}"
     first = hooks.first_lookup

@@ -29,7 +29,7 @@ class HookFigures(NamedTuple):
     """
 
     step: dict[int, float]  # all hooks of a worker's step without work, by running requests
-    floor: dict[int, float]  # the same of a connector that does nothing
+    idle_step: dict[int, float]  # the same of a connector that does nothing
     hook: dict[int, float]  # the scheduler's slowest hook, by running requests
     to_plain: dict[int, float]  # by running requests
     first_lookup: float  # the scheduler's slowest hook at the first lookup of a long prompt
@@ -124,11 +124,11 @@ def _hook_figures(results: _Results, lookup: dict[str, list[int]]) -> HookFigure
             rows.append(_steps_row(running, spread, ours, *others))
     again = lookup.pop("again")[0]
     prompts = len(lookup["on_new_request"])
-    step, floor, slowest, to_plain, hook_rows = {}, {}, {}, {}, []
+    step, idle_step, slowest, to_plain, hook_rows = {}, {}, {}, {}, []
     for running in RUNNING:
         both = [results["blockyard", running, spread] for spread in (True, False)]
         step[running] = _empty_step(both)
-        floor[running] = _empty_step([results["idle", running, spread] for spread in (True, False)])
+        idle_step[running] = _empty_step([results["idle", running, spread] for spread in (True, False)])
         slowest[running] = _slowest(both[0].hooks)
         to_plain[running] = _to_plain(both[1], results["plain", running, False])
         for hook, calls in both[0].hooks.items():
@@ -150,7 +150,7 @@ def _hook_figures(results: _Results, lookup: dict[str, list[int]]) -> HookFigure
         ["hook", "calls", "p50", "p99", "max"],
         hook_rows,
     )
-    return HookFigures(step, floor, slowest, to_plain, _slowest(lookup), text)
+    return HookFigures(step, idle_step, slowest, to_plain, _slowest(lookup), text)
 
 
 def _empty_step(runs: list[_Decode]) -> float:

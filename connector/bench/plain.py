@@ -213,7 +213,7 @@ class PlainConnector(KVConnectorBase_V1, SupportsHMA):
 
 
 class IdleConnector(KVConnectorBase_V1, SupportsHMA):
-    """Every hook returns at once: the least that a connector can cost."""
+    """Every hook returns at once. What it takes, any connector takes about."""
 
     requires_kv_delivery = False
 

@@ -68,12 +68,12 @@ class Attachment:
         """Whether pump(True) has nothing to do."""
         if self._keeper.events or self._packer.done:
             return False
-        c = self.connection
-        if c is None:
+        connection = self.connection
+        if connection is None:
             return True
-        if c.inbox or c.grants or c.draining or c.leaving:
+        if connection.inbox or connection.grants or connection.draining or connection.leaving:
             return False
-        return c.resumes is None or c.resume_sent
+        return connection.resumes is None or connection.resume_sent
 
     @property
     def grants(self) -> int:

@@ -156,7 +156,7 @@ def first_block_fails_request(bed: SharedTestBed) -> str:
     agent = bed.main
     engine = bed.engine("strict", agent, policy="fail")
     prompt, tokens = fail_one(bed, engine)
-    failed = engine.metrics()["failed_loads_total"]
+    failed = engine.failed_loads(1)
     assert failed == 1, f"vLLM's metrics have {failed} failed loads"
     bed.reset_cache(agent, engine)
     same(engine.generate(prompt), tokens, hit(len(prompt)))

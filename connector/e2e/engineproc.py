@@ -171,6 +171,17 @@ class EngineProcess:
         found = self.ask("metrics", prefix=prefix).wait()["metrics"]
         return {name.removeprefix(prefix): value for name, value in found.items()}
 
+    def failed_loads(self, least: float = 0) -> float:
+        """vLLM's number of failed loads, at least `least`. It may come 0.1 s after the load."""
+        found: dict[str, float] = {}
+
+        def enough() -> bool:
+            found.update(self.metrics())
+            return found["failed_loads_total"] >= least
+
+        wait_until(f"{least:.0f} failed loads in vLLM's metrics", enough, 5.0, pause=0.01)
+        return found["failed_loads_total"]
+
     def counts(self) -> list[probe_file.Counts]:
         """The counters of e2e.probe, by rank."""
         return probe_file.read(self._probe)

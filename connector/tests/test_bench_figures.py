@@ -44,11 +44,14 @@ class Figures(unittest.TestCase):
                 ours = 9000 if spread else 3000 * factor  # the steps of `spread` do not count
                 results["blockyard", running, spread] = decode(ours, 1000 * factor, 100)
                 results["plain", running, spread] = decode(6000, 2000, 2)
+                results["idle", running, spread] = decode(100, 700 * factor, 1)
         found = cost._hook_figures(results, {name: list(v) for name, v in LOOKUP.items()})
         self.assertEqual(found.to_plain, {1: 0.5, 64: 1.0, 256: 1.5})
         line, text = self.text_of("_hooks", found)
         ratios = [line[f"hooks_vs_plain_{running}"] for running in cost.RUNNING]
         self.assertEqual(ratios, ["0.50", "1.00", "1.50"])
+        floors = [line[f"step_us_p99_idle_{running}"] for running in cost.RUNNING]
+        self.assertEqual(floors, ["0.7", "1.4", "2.1"])
         self.assertRegex(text, r"ok +64 running: all hooks to the plain connector's.*: 1.00x")
         self.assertRegex(text, r"MISS +256 running: all hooks to the plain connector's.*: 1.50x")
 

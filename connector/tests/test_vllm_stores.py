@@ -72,6 +72,20 @@ class Storing(Case):
             offers.append(len(self.computed()))
         self.assertEqual(offers, [0, 2, 0, 2, 0, 1])
 
+    def test_answers_in_steps_without_a_due_offer_do_not_count(self) -> None:
+        self.session.granted = 1
+        for idle in range(1, 4):
+            req = self.open(8)
+            for _ in range(idle):
+                self.side.build_connector_meta(step())
+            self.side.build_connector_meta(step([(req, [[1, 2, 3]])]))
+            self.advance(req, 8)
+            offers = []
+            for _ in range(2):
+                self.side.build_connector_meta(step(cached=[(req, None)]))
+                offers.append(len(self.computed()))
+            self.assertEqual(offers, [0, 1])
+
     def test_a_step_looks_at_a_bounded_number_of_requests_and_at_all_in_turn(self) -> None:
         many = 3 * VISITS_PER_STEP
         running = [self.open(8) for _ in range(many)]

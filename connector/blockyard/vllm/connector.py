@@ -79,7 +79,7 @@ class BlockyardConnector(base.KVConnectorBase_V1, base.SupportsHMA):
         return BlockyardMetrics(vllm_config, metric_types, labelnames, per_engine_labelvalues)
 
     def get_kv_connector_stats(self) -> BlockyardStats | None:
-        """What has changed since the last call, or None. vLLM calls it at the end of every step."""
+        """What has changed since the last answer, or None. vLLM calls it at the end of a step."""
         return (self._worker or self._scheduler).stats()
 
     # Scheduler.

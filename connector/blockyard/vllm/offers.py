@@ -111,7 +111,7 @@ class Offers:
         self._begun: list[str] = []  # requests of this step, without computed blocks yet
         self._later: dict[str, None] = {}  # requests with a deferred offer
         self._steps = 0
-        self._put_off = False  # the last step made no offers
+        self._put_off = False  # the last step left its due offers to the next one
         self._decoded = DECODED_BLOCKS
 
     def bind(self, pool: Any) -> None:
@@ -171,6 +171,8 @@ class Offers:
             # A step that takes the answer to an offer makes none. An offer that waits gets larger.
             self._put_off = session.granted > 0 and not self._put_off
             offered = not self._put_off and self._offer_due(session)
+        else:
+            self._put_off = False
         if self._begun:
             self._due.update(dict.fromkeys(self._begun))
             self._begun.clear()

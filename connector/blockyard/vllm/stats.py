@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from blockyard.scheduler import SchedulerSession
     from blockyard.vllm.short_loads import ShortLoads
 
-# Interval of the scheduler role's answers while copies are in flight, far below that of any scrape.
+# Interval of the scheduler role's answers while a later step must follow. Scrapes are far apart.
 INTERVAL_SECONDS = 0.1
 PREFIX = "vllm:blockyard_"  # vLLM removes metrics with its own prefix when it starts again
 
@@ -147,8 +147,8 @@ class SchedulerStats:
     def take(self, now: float) -> BlockyardStats | None:
         """What has changed since the last answer, with both gauges. None without a change.
 
-        None also within INTERVAL_SECONDS of the last answer while a later step must follow. now:
-        of any monotonic clock.
+        None also within INTERVAL_SECONDS of the last comparison while a later step must follow.
+        now: of any monotonic clock.
         """
         session, pace, changes = self._session, self._pace, self._changes
         if now < self._next_at and session.busy():
