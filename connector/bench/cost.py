@@ -128,7 +128,8 @@ def _hook_figures(results: _Results, lookup: dict[str, list[int]]) -> HookFigure
     for running in RUNNING:
         both = [results["blockyard", running, spread] for spread in (True, False)]
         step[running] = _empty_step(both)
-        idle_step[running] = _empty_step([results["idle", running, spread] for spread in (True, False)])
+        idle = [results["idle", running, spread] for spread in (True, False)]
+        idle_step[running] = _empty_step(idle)
         slowest[running] = _slowest(both[0].hooks)
         to_plain[running] = _to_plain(both[1], results["plain", running, False])
         for hook, calls in both[0].hooks.items():
