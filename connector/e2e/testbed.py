@@ -254,8 +254,10 @@ class TestBed:
     ) -> Output:
         """Runs a new prompt and waits until the agent has stored its complete blocks.
 
-        Then resets the engine's own cache. At the end all blocks are sealed and on disk.
+        Waits first for the stores of earlier requests, which must have ended. Resets the engine's
+        own cache last. At the end all blocks are sealed and on disk.
         """
+        self.quiet(agent)  # a late store would count as one of this prompt
         before = self.blocks_stored(agent)
         out = engine.generate(tokens, count, **f)
         want = before + block_count(len(tokens))
