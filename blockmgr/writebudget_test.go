@@ -120,7 +120,9 @@ func TestUntriedWritesTakeNothingFromTheWriteBudget(t *testing.T) {
 			func() { extents.Store(true) }, func() { table.Store(true) }, func() { stall.Store(int64(5 * time.Second)) },
 		} {
 			begin()
-			p.store(chain(uint64(1+seed), 20))
+			p.store(chain(uint64(1+seed), 1))
+			synctest.Wait() // the first write is a batch of its own
+			p.store(chain(uint64(11+seed), 19))
 			time.Sleep(6 * time.Second) // a batch has collected behind the first write
 			for range diskio.BreakerFailures * min(1, stall.Load()) {
 				p.broker.health.WriteFailed(unix.EIO) // as writes of another pool do

@@ -82,7 +82,7 @@ class Faults(FaultDesk):
         self.assertEqual(self.hit("b"), 3)
         self.assertTrue(self.session.load("b", 0, 0, [[1, 2, 3]]))
         with (
-            mock.patch.object(type(self.session._stores), "waits", True),
+            mock.patch.object(self.session._stores, "queued", [None]),
             mock.patch.object(self.session._stores, "take", side_effect=RuntimeError("fault")),
             self.assertRaisesRegex(RuntimeError, "fault"),
         ):
