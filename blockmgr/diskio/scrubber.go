@@ -15,7 +15,7 @@ const (
 	// ScrubIdle is the pause of the scrubber after a round without a check.
 	ScrubIdle = 5 * time.Second
 	// scrubRest is about the time between pauses of the scrubber. A pause after each small block
-	// would wake a processor a thousand times a second.
+	// would wake a processor hundreds of times a second.
 	scrubRest = 50 * time.Millisecond
 	// scrubBatch bounds the checks between pauses.
 	scrubBatch = 256
@@ -44,11 +44,8 @@ func (m *Mover) RunScrubber() {
 	defer free()
 	// perBlock is the time that one block may take at the scrub rate.
 	perBlock := time.Duration(float64(m.BlockBytes) / float64(m.ScrubBytesPerSecond) * float64(time.Second))
-	batch := scrubBatch
-	if perBlock > scrubRest/scrubBatch {
-		batch = max(1, int(scrubRest/perBlock))
-	}
-	checks := 0 // since the last pause
+	batch := min(scrubBatch, max(1, scrubRest/max(1, perBlock)))
+	checks := time.Duration(0) // since the last pause
 	pause := time.NewTimer(ScrubIdle)
 	defer pause.Stop()
 	for {
@@ -63,7 +60,7 @@ func (m *Mover) RunScrubber() {
 					continue
 				}
 				checks = 0
-				if !m.Rest(pause, m.Health.Scrub.Take(time.Duration(batch)*perBlock)) {
+				if !m.Rest(pause, m.Health.Scrub.Take(batch*perBlock)) {
 					return
 				}
 			}

@@ -51,10 +51,28 @@ class State:
     local: int = 0
 
 
-class PlainConnector(KVConnectorBase_V1, SupportsHMA):
-    """Both roles. `directory` in the extra configuration is the directory of the files."""
+class WithoutLayers(KVConnectorBase_V1, SupportsHMA):
+    """A connector that does nothing for a single layer."""
 
     requires_kv_delivery = False
+
+    def has_connector_metadata(self) -> bool:
+        return False  # vLLM then skips the two callbacks of every layer
+
+    def wait_for_layer_load(self, layer_name: str) -> None:
+        return
+
+    def save_kv_layer(
+        self, layer_name: str, kv_layer: Any, attn_metadata: Any, **kwargs: Any
+    ) -> None:
+        return
+
+    def wait_for_save(self) -> None:
+        return
+
+
+class PlainConnector(WithoutLayers):
+    """Both roles. `directory` in the extra configuration is the directory of the files."""
 
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
@@ -197,25 +215,9 @@ class PlainConnector(KVConnectorBase_V1, SupportsHMA):
         report, self.stored = Stored(self.stored), []
         return report
 
-    def has_connector_metadata(self) -> bool:
-        return False  # vLLM then skips the two callbacks of every layer
 
-    def wait_for_layer_load(self, layer_name: str) -> None:
-        return
-
-    def save_kv_layer(
-        self, layer_name: str, kv_layer: Any, attn_metadata: Any, **kwargs: Any
-    ) -> None:
-        return
-
-    def wait_for_save(self) -> None:
-        return
-
-
-class IdleConnector(KVConnectorBase_V1, SupportsHMA):
-    """Every hook returns at once. What it takes, any connector takes about."""
-
-    requires_kv_delivery = False
+class IdleConnector(WithoutLayers):
+    """Every hook returns at once."""
 
     def get_num_new_matched_tokens(
         self, request: Any, num_computed_tokens: int
@@ -240,20 +242,6 @@ class IdleConnector(KVConnectorBase_V1, SupportsHMA):
 
     def get_transfer_results(self, finished_req_ids: set[str]) -> Any:
         return _NO_RESULTS
-
-    def has_connector_metadata(self) -> bool:
-        return False
-
-    def wait_for_layer_load(self, layer_name: str) -> None:
-        return
-
-    def save_kv_layer(
-        self, layer_name: str, kv_layer: Any, attn_metadata: Any, **kwargs: Any
-    ) -> None:
-        return
-
-    def wait_for_save(self) -> None:
-        return
 
 
 _NO_PLAN, _NO_RESULTS = Plan(), base.KVConnectorTransferResults()
