@@ -134,32 +134,6 @@ func TestScrubberKeepsToItsRate(t *testing.T) {
 	})
 }
 
-// A pause after each small block would wake a processor as often as the rate has blocks.
-func TestSmallBlocksAreScrubbedInBatches(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		const perSecond = 800
-		p := newTestPool(t, Config{HostBytes: hostBytes(8), ScrubBytesPerSecond: 2304 * perSecond})
-		p.store(chain(1, 6))
-		p.quiesce()
-		time.Sleep(diskio.ScrubIdle) // it had found nothing to do and rests
-		first := p.Stats().Scrubbed
-		last, wakes := first, 0
-		for range 1000 {
-			time.Sleep(time.Millisecond)
-			synctest.Wait()
-			if now := p.Stats().Scrubbed; now != last {
-				last, wakes = now, wakes+1
-			}
-		}
-		if got := last - first; got < perSecond-40 || got > perSecond+40 {
-			t.Errorf("%d blocks in a second, want %d", got, perSecond)
-		}
-		if wakes > 25 {
-			t.Errorf("the scrubber woke up %d times in a second, want 20", wakes)
-		}
-	})
-}
-
 // The rate is the node's: pools share it.
 func TestScrubRateIsThatOfAllPoolsTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -14,11 +14,6 @@ import (
 const (
 	// ScrubIdle is the pause of the scrubber after a round without a check.
 	ScrubIdle = 5 * time.Second
-	// scrubRest is about the time between pauses of the scrubber. A pause after each small block
-	// would wake a processor hundreds of times a second.
-	scrubRest = 50 * time.Millisecond
-	// scrubBatch bounds the checks between pauses.
-	scrubBatch = 256
 	// scrubScan bounds the slots that the scrubber looks at while it holds the lock.
 	scrubScan = 8192
 )
@@ -44,8 +39,6 @@ func (m *Mover) RunScrubber() {
 	defer free()
 	// perBlock is the time that one block may take at the scrub rate.
 	perBlock := time.Duration(float64(m.BlockBytes) / float64(m.ScrubBytesPerSecond) * float64(time.Second))
-	batch := min(scrubBatch, max(1, scrubRest/max(1, perBlock)))
-	checks := time.Duration(0) // since the last pause
 	pause := time.NewTimer(ScrubIdle)
 	defer pause.Stop()
 	for {
@@ -56,11 +49,7 @@ func (m *Mover) RunScrubber() {
 					continue
 				}
 				checked = true
-				if checks++; checks < batch {
-					continue
-				}
-				checks = 0
-				if !m.Rest(pause, m.Health.Scrub.Take(batch*perBlock)) {
+				if !m.Rest(pause, m.Health.Scrub.Take(perBlock)) {
 					return
 				}
 			}
